@@ -1,0 +1,1 @@
+"""MCF: context-parallel LLM inference with scheduled KV placement."""

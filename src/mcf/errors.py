@@ -1,0 +1,116 @@
+"""The exception family of MCF.
+
+    McfError                      base; carries `exit_code`
+    |- UserError (ValueError)     exit code 2: what came, what was expected, what to do
+    |  |- UnitError               a quantity that cannot be parsed
+    |  |- UnknownNameError        an unknown policy, preset or topology; "did you mean"
+    |  |- ModelError              a model file or folder that cannot be used
+    |  |- PromptError             an empty prompt, or one longer than the model's window
+    |  |- InfeasibleError         a budget that cannot hold the plan; carries `missing_bytes`
+    |  |- ScheduleError           a schedule that cannot be read or built
+    |     |- LawError             a schedule that breaks a law; carries `law`, `row` and `grid`
+    |- RunError (RuntimeError)    exit code 1: the run itself failed
+       |- WorkerLostError         a worker process died; carries `rank` and `phase`
+       |- WorkerSilentError       a worker sends no heartbeats; carries `rank` and `phase`
+       |- WorkerFailedError       a worker reported an error of its own
+       |- TransportError          a peer's link broke or timed out
+
+A message is one line: what came, what was expected, what to do. A grid, where there is one, is kept beside it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class McfError(Exception):
+    """Base of every error that MCF raises on purpose."""
+
+    exit_code = 1
+
+
+class UserError(McfError, ValueError):
+    """A mistake in what the user gave: one clear line, exit code 2."""
+
+    exit_code = 2
+
+
+class UnitError(UserError):
+    """A quantity that cannot be parsed."""
+
+
+class UnknownNameError(UserError):
+    """A name that is not known; suggests the nearest known one."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        super().__init__(f"unknown {what} {name!r}: {hint}known are {', '.join(names)}")
+        self.name = name
+        self.suggestion = near[0] if near else None
+
+
+class ModelError(UserError):
+    """A model file or folder that is missing, broken, unsafe or not supported."""
+
+
+class PromptError(UserError):
+    """A prompt that cannot be run: empty, or longer than the model's window."""
+
+
+class InfeasibleError(UserError):
+    """A memory budget that cannot hold the plan."""
+
+    def __init__(self, message: str, *, missing_bytes: int) -> None:
+        super().__init__(message)
+        self.missing_bytes = missing_bytes
+
+
+class ScheduleError(UserError):
+    """A schedule that cannot be read or built."""
+
+
+class LawError(ScheduleError):
+    """A schedule that breaks one of the laws V1..V8."""
+
+    def __init__(self, law: str, message: str, *, row: int | None = None, grid: str = "") -> None:
+        where = "" if row is None else f" (row {row})"
+        super().__init__(f"{law} broken{where}: {message}")
+        self.law = law
+        self.row = row
+        self.grid = grid
+
+
+class RunError(McfError, RuntimeError):
+    """A run that failed: exit code 1."""
+
+
+class WorkerLostError(RunError):
+    """A worker process died."""
+
+    def __init__(self, rank: int, phase: str, why: str) -> None:
+        super().__init__(f"worker {rank} was lost during {phase}: {why}")
+        self.rank = rank
+        self.phase = phase
+
+
+class WorkerSilentError(RunError):
+    """A worker process is alive but sends no heartbeats."""
+
+    def __init__(self, rank: int, phase: str, silent_s: float) -> None:
+        super().__init__(f"worker {rank} went silent during {phase}: no heartbeat for {silent_s:.1f} s")
+        self.rank = rank
+        self.phase = phase
+
+
+class WorkerFailedError(RunError):
+    """A worker reported an error of its own and cannot go on."""
+
+    def __init__(self, rank: int, phase: str, why: str) -> None:
+        super().__init__(f"worker {rank} failed during {phase}: {why}")
+        self.rank = rank
+        self.phase = phase
+
+
+class TransportError(RunError):
+    """A link to a peer broke or timed out."""
