@@ -1,11 +1,12 @@
 """Topologies: which node has a link to which, and the routes over those links.
 
-Nodes count from 0. A link is directed, `(a, b)`; a route is the tuple of its links, from the root outward. Links and routes
-are computed, never stored: a switch of 1,024 nodes has a million links.
+Nodes count from 0. A link is directed, `(a, b)`; a route is the tuple of its links, from the root outward. Links and
+routes are computed, never stored: a switch of 1,024 nodes has a million links.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from mcf.errors import UnknownNameError, UserError
@@ -89,7 +90,7 @@ class Topology:
     def route(self, a: int, b: int) -> tuple[Edge, ...]:
         """Give the links of a shortest way from a to b; empty where a is b."""
         path = self._path(a, b)
-        return tuple(zip(path, path[1:], strict=False))
+        return tuple(pairwise(path))
 
     def hops(self, a: int, b: int) -> int:
         """Count the links of the shortest way from a to b."""
@@ -101,7 +102,7 @@ class Topology:
         Nodes on the way receive too, whether they are in dsts or not. The root may be in dsts and needs no link.
         """
         paths = sorted((self._path(root, dst) for dst in set(dsts)), key=lambda path: self._rank(root, path))
-        edges = (edge for path in paths for edge in zip(path, path[1:], strict=False))
+        edges = (edge for path in paths for edge in pairwise(path))
         return tuple(dict.fromkeys(edges))
 
     def nearest(self, node: int, candidates: Collection[int]) -> int:
