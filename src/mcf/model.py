@@ -1,7 +1,7 @@
 """The shape of a model: layers, heads, sizes and bytes per element; and which models MCF refuses, by name.
 
-A shape comes from the dict of a Hugging Face `config.json`. What the dict leaves out takes the value that transformers
-gives it. `check_supported` knows every kind of attention that MCF would compute wrongly, and says so before any weight
+A shape comes from the dict of a Hugging Face `config.json`; the window and a head size that it leaves out are those that
+transformers gives. `check_supported` knows every kind of attention that MCF would compute wrongly, and says so before any weight
 is read.
 """
 
@@ -23,20 +23,11 @@ _SLIDES_UNLESS_TOLD = {"cohere2", "exaone4", "gemma2", "gemma3_text", "ministral
 _SINKS = {"gpt_oss"}
 _LATENT = {"deepseek_v2", "deepseek_v3", "deepseek_v4", "minicpm3"}
 _ALIBI = {"bloom", "mpt"}
-_RECURRENT = {
-    "bamba",
-    "falcon_h1",
-    "falcon_mamba",
-    "jamba",
-    "mamba",
-    "mamba2",
-    "minimax",
-    "qwen3_next",
-    "recurrent_gemma",
-    "rwkv",
-    "zamba",
-    "zamba2",
-}
+_RECURRENT = {"falcon_mamba", "mamba", "mamba2", "minimax", "qwen3_next", "recurrent_gemma", "rwkv"}
+# Keys that only configs with such layers have.
+_RECURRENT_KEYS = {"hybrid_override_pattern", "layers_block_type", "linear_num_key_heads", "mamba_d_conv", "ssm_cfg"}
+_RECURRENT_LAYERS = {"conv", "linear_attention", "mamba", "mamba2", "recurrent"}
+_PLAIN_LAYERS = {"attention", "full_attention"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +166,7 @@ def _attention_refusals(config: Config) -> Iterator[str]:
     kind = config.get("model_type")
     if config.get("kv_lora_rank") or kind in _LATENT:
         yield "multi-head latent attention (MLA)"
-    if kind in _RECURRENT or _layer_types(config) & {"linear_attention", "mamba", "mamba2", "recurrent", "conv"}:
+    if kind in _RECURRENT or _RECURRENT_KEYS & set(config) or _layer_types(config) & _RECURRENT_LAYERS:
         yield "linear attention or state-space layers"
     if config.get("attn_logit_softcapping") or (kind == "gemma2" and "attn_logit_softcapping" not in config):
         yield "attention logit soft-capping"
@@ -191,7 +182,9 @@ def _attention_refusals(config: Config) -> Iterator[str]:
         yield "layers that differ in their attention"
     if config.get("attention_chunk_size") or kind == "llama4_text":
         yield "chunked local attention"
-    others = _layer_types(config) - {"full_attention"}
+    if config.get("index_topk"):
+        yield "sparse attention"
+    others = _layer_types(config) - _PLAIN_LAYERS
     if others:
         yield f"layers of type {', '.join(sorted(others))}"
 
