@@ -1,8 +1,8 @@
 """The shape of a model: layers, heads, sizes and bytes per element; and which models MCF refuses, by name.
 
-A shape comes from the dict of a Hugging Face `config.json`; the window and a head size that it leaves out are those that
-transformers gives. `check_supported` knows every kind of attention that MCF would compute wrongly, and says so before any weight
-is read.
+A shape comes from the dict of a Hugging Face `config.json`; the window and a head size that it leaves out are those
+that transformers gives. `check_supported` knows every kind of attention that MCF would compute wrongly, and says so
+before any weight is read.
 """
 
 from collections.abc import Iterator, Mapping

@@ -95,10 +95,7 @@ def test_durations_are_seconds(text: str | float, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("parse", PARSERS)
-@pytest.mark.parametrize(
-    "bad",
-    BAD,
-)
+@pytest.mark.parametrize("bad", BAD_TEXT + BAD_VALUES)
 def test_bad_input_is_one_line_that_says_got_and_expected(parse, bad: object) -> None:
     with pytest.raises(UnitError) as caught:
         parse(bad)
