@@ -1,0 +1,204 @@
+"""Partial attention on CPUs with torch, for real workers.
+
+The one kernel is torch's fused CPU attention, which returns the output and the log-sum-exp. It must never see an empty
+KV set (it kills the process) or a fully masked row (it returns lse 0), so `mcf.attn.spans` first cuts all work into
+unmasked calls and causal squares. In unmasked calls the query heads of a group are folded into the sequence axis: KV
+heads are then not repeated, and one-token decode is faster than with a batched matrix product (benchmarks/kernels).
+
+Shapes: T query rows, S keys, Hq query heads, Hkv KV heads, G = Hq // Hkv, d head size. K and V may be strided views
+(last stride 1), such as those of a pool [tokens, 2, Hkv, d]: the kernel reads them in place, as fast as packed ones.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.attn.spans import Call, Span, plan_calls
+from mcf.attn.torch_state import (
+    STATE_EXTRA,
+    TorchState,
+    empty_state,
+    finish,
+    merge_states,
+    pack_state,
+    unpack_state,
+)
+
+__all__ = [
+    "STATE_EXTRA",
+    "TorchState",
+    "attend_decode",
+    "attend_spans",
+    "empty_state",
+    "finish",
+    "merge_states",
+    "pack_state",
+    "unpack_state",
+]
+
+KvPair = tuple[Tensor, Tensor]  # k and v, each [S, Hkv, d]
+KvRun = tuple[Tensor, Tensor, int]  # k, v and the position of their first token
+
+_BLOCK_TOKENS = 512  # with few query rows, long runs go to the kernel as a batch of such blocks: cache and threads
+_FEW_ROWS = 16  # at most so many folded rows count as few
+_COPY_TOKENS = 4096  # short runs are copied together up to this many tokens: one call instead of a merge each
+
+
+class _Total:
+    """A running online softmax over the calls of one `attend_spans`, in rows of q; float32."""
+
+    def __init__(self, q: Tensor) -> None:
+        num_rows, num_q_heads, head_dim = q.shape
+        self._top = torch.full((num_rows, num_q_heads), -torch.inf)
+        self._sum = torch.zeros(num_rows, num_q_heads)
+        self._out = torch.zeros(num_rows, num_q_heads, head_dim)
+
+    def add(self, lo: int, hi: int, out: Tensor, lse: Tensor) -> None:
+        """Add out [R, Hq, d] and finite lse [R, Hq] of rows `lo:hi`."""
+        top = torch.maximum(self._top[lo:hi], lse)
+        old, new = torch.exp(self._top[lo:hi] - top), torch.exp(lse - top)
+        self._top[lo:hi] = top
+        self._sum[lo:hi].mul_(old).add_(new)
+        self._out[lo:hi].mul_(old.unsqueeze(-1)).addcmul_(out.float(), new.unsqueeze(-1))
+
+    def state(self) -> TorchState:
+        """Return the normalised state; rows that nothing was added to are empty."""
+        out = self._out.div_(self._sum.clamp_min(1.0).unsqueeze(-1))
+        return TorchState(lse=self._top + self._sum.log(), out=out)
+
+
+def attend_spans(q: Tensor, q_spans: Sequence[Span], kv_runs: Sequence[KvRun], scale: float) -> TorchState:
+    """Attend q [T, Hq, d] to KV runs by position: query position >= key position.
+
+    `q_spans` are the half-open position spans of q's rows, concatenated in this order; each run is k and v [S, Hkv, d]
+    of one contiguous position span and its first position. Rows that see nothing come back empty. A run may be empty.
+    """
+    num_rows, num_q_heads, head_dim = q.shape
+    assert num_rows == sum(hi - lo for lo, hi in q_spans), (num_rows, q_spans)
+    spans = tuple((first, first + len(k)) for k, _, first in kv_runs)
+    calls = plan_calls(tuple((lo, hi) for lo, hi in q_spans), spans)
+    if not calls:
+        return empty_state(num_rows, num_q_heads, head_dim)
+    total = _Total(q)
+    folded = _fold(q, kv_runs[0][0].shape[1])
+    for call in calls:
+        _run_call(call, q, folded, kv_runs, scale, total)
+    return total.state()
+
+
+def attend_decode(q: Tensor, kv_pairs: Sequence[KvPair], scale: float) -> TorchState:
+    """Attend one token's q [1, Hq, d] to all tokens of every pair (k, v), each [S, Hkv, d]; order does not matter.
+
+    Pass memory that lies together as one pair, whatever its positions: each pair costs a call or a copy.
+    """
+    pairs = [(k, v) for k, v in kv_pairs if len(k)]
+    if not pairs:
+        return empty_state(*q.shape)
+    total = _Total(q)
+    folded = _fold(q, pairs[0][0].shape[1])
+    for k, v in _copy_short_runs(pairs, len(q)):
+        total.add(0, len(q), *_unfold(*_unmasked(folded, k, v, scale), len(q)))
+    return total.state()
+
+
+def _run_call(call: Call, q: Tensor, folded: Tensor, kv_runs: Sequence[KvRun], scale: float, total: _Total) -> None:
+    lo, hi = call.row_lo, call.row_hi
+    pairs = [(kv_runs[run][0][first:last], kv_runs[run][1][first:last]) for run, first, last in call.keys]
+    if call.causal:
+        total.add(lo, hi, *_causal_square(q[lo:hi], *pairs[0], scale))
+        return
+    group = folded.shape[1] // len(q)
+    for k, v in _copy_short_runs(pairs, hi - lo):
+        total.add(lo, hi, *_unfold(*_unmasked(folded[:, lo * group : hi * group], k, v, scale), hi - lo))
+
+
+def _copy_short_runs(pairs: Sequence[KvPair], num_rows: int) -> Iterator[KvPair]:
+    """Yield long pairs as they are and short ones copied together.
+
+    Copying a token costs 2 * Hkv * d moves, a merge T * Hq * d: below `4 * num_rows` tokens the copy is cheaper.
+    """
+    limit = min(max(_BLOCK_TOKENS, 4 * num_rows), _COPY_TOKENS)
+    waiting: list[KvPair] = []
+    num_waiting = 0
+    for k, v in pairs:
+        if len(k) >= limit:
+            yield k, v
+            continue
+        if num_waiting + len(k) > _COPY_TOKENS:
+            yield _concat(waiting)
+            waiting, num_waiting = [], 0
+        waiting.append((k, v))
+        num_waiting += len(k)
+    if waiting:
+        yield _concat(waiting)
+
+
+def _concat(pairs: Sequence[KvPair]) -> KvPair:
+    if len(pairs) == 1:
+        return pairs[0]
+    return torch.cat([k for k, _ in pairs]), torch.cat([v for _, v in pairs])
+
+
+def _fold(q: Tensor, num_kv_heads: int) -> Tensor:
+    """Return q [T, Hq, d] as [Hkv, T * G, d]: row t * G + g is query head g of the group at row t."""
+    num_rows, num_q_heads, head_dim = q.shape
+    grouped = q.reshape(num_rows, num_kv_heads, num_q_heads // num_kv_heads, head_dim)
+    return grouped.transpose(0, 1).reshape(num_kv_heads, -1, head_dim)
+
+
+def _unfold(out: Tensor, lse: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Undo `_fold` on out [Hkv, R * G, d] and lse [Hkv, R * G]: [R, Hq, d] and [R, Hq]."""
+    num_kv_heads, _, head_dim = out.shape
+    rows = out.view(num_kv_heads, num_rows, -1, head_dim).transpose(0, 1).reshape(num_rows, -1, head_dim)
+    return rows, lse.reshape(num_kv_heads, num_rows, -1).transpose(0, 1).reshape(num_rows, -1)
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Call the fused kernel: q [B, H, T, d], k and v [B, Hkv, S, d] -> out [B, H, T, d], lse [B, H, T] float32."""
+    assert 0 not in (q.shape[2], k.shape[2]), (q.shape, k.shape)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+    return out, lse
+
+
+def _causal_square(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attend q [n, Hq, d] to k and v [n, Hkv, d] of the same positions -> out [n, Hq, d], lse [n, Hq]."""
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    out, lse = _flash(q, k, v, True, scale)
+    return out[0].transpose(0, 1), lse[0].transpose(0, 1)
+
+
+def _unmasked(folded: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attend folded q [Hkv, R * G, d] to all of k and v [S, Hkv, d] -> out [Hkv, R * G, d], lse [Hkv, R * G]."""
+    if folded.shape[1] <= _FEW_ROWS and len(k) >= 2 * _BLOCK_TOKENS:
+        return _unmasked_in_blocks(folded, k, v, scale)
+    out, lse = _flash_batch(folded, k.unsqueeze(0), v.unsqueeze(0), scale)
+    return out[0], lse[0]
+
+
+def _unmasked_in_blocks(folded: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Do what `_unmasked` does as a batch of blocks of keys, and the rest, merged at the end."""
+    whole = len(k) - len(k) % _BLOCK_TOKENS
+    k_blocks, v_blocks = (x[:whole].view(-1, _BLOCK_TOKENS, *x.shape[1:]) for x in (k, v))
+    outs, lses = _flash_batch(folded, k_blocks, v_blocks, scale)
+    if whole < len(k):
+        out, lse = _flash_batch(folded, k[whole:].unsqueeze(0), v[whole:].unsqueeze(0), scale)
+        outs, lses = torch.cat([outs, out]), torch.cat([lses, lse])
+    top = lses.amax(0)
+    weights = torch.exp(lses - top)
+    total = weights.sum(0)
+    out = torch.einsum("bhr,bhrd->hrd", weights, outs.float())
+    return out.div_(total.unsqueeze(-1)), top + total.log()
+
+
+def _flash_batch(folded: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attend folded q [Hkv, r, d] to each block of k and v [B, n, Hkv, d] -> out [B, Hkv, r, d], lse [B, Hkv, r].
+
+    A single row in bfloat16 makes the kernel's matrix products 8 to 10 times slower: it is passed twice.
+    """
+    num_rows = folded.shape[1]
+    if num_rows == 1 and folded.dtype is not torch.float32:
+        folded = folded.expand(-1, 2, -1)
+    q = folded.expand(len(k), -1, -1, -1)
+    out, lse = _flash(q, k.transpose(1, 2), v.transpose(1, 2), False, scale)
+    return out[:, :, :num_rows], lse[:, :, :num_rows]

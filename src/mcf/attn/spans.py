@@ -1,0 +1,103 @@
+"""Cut attention between position spans into the calls a kernel can make: plain Python, no tensors.
+
+Query rows come in spans of positions, keys in runs of positions. Each pair is cut by position into four kinds: nothing
+to see (no call), all to see (an unmasked call), a causal square (same positions on both sides, top-left aligned), and
+the ragged rest, which falls apart into the former two. History is order-free, so all keys that the same rows fully see
+share one call.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+Span = tuple[int, int]
+
+
+class Keys(NamedTuple):
+    """Tokens `lo:hi` (counted inside the run) of KV run `run`."""
+
+    run: int
+    lo: int
+    hi: int
+
+
+class Call(NamedTuple):
+    """Query rows `row_lo:row_hi` against `keys`: all visible, or a causal square of one key slice."""
+
+    row_lo: int
+    row_hi: int
+    causal: bool
+    keys: tuple[Keys, ...]
+
+
+class _Part(NamedTuple):
+    row_lo: int
+    row_hi: int
+    causal: bool
+    keys: Keys
+
+
+@lru_cache(maxsize=1024)
+def plan_calls(q_spans: tuple[Span, ...], kv_spans: tuple[Span, ...]) -> tuple[Call, ...]:
+    """Return the kernel calls for query spans (rows concatenated in this order) over KV runs; spans are half-open.
+
+    Cached: the layers of a model ask the same question again and again.
+    """
+    full: defaultdict[Span, list[Keys]] = defaultdict(list)
+    squares: list[Call] = []
+    for run, span in enumerate(kv_spans):
+        for part in _join(_cut_run(q_spans, run, span)):
+            if part.causal:
+                squares.append(Call(part.row_lo, part.row_hi, True, (part.keys,)))
+            else:
+                _extend(full[part.row_lo, part.row_hi], part.keys)
+    return (*(Call(lo, hi, False, tuple(keys)) for (lo, hi), keys in full.items()), *squares)
+
+
+def _extend(slices: list[Keys], keys: Keys) -> None:
+    if slices and slices[-1].run == keys.run and slices[-1].hi == keys.lo:
+        slices[-1] = Keys(keys.run, slices[-1].lo, keys.hi)
+    else:
+        slices.append(keys)
+
+
+def _cut_run(q_spans: tuple[Span, ...], run: int, kv_span: Span) -> Iterator[_Part]:
+    row = 0
+    for lo, hi in q_spans:
+        yield from _cut_pair((lo, hi), row, run, kv_span)
+        row += hi - lo
+
+
+def _cut_pair(q_span: Span, row: int, run: int, kv_span: Span) -> Iterator[_Part]:
+    """Cut one pair into parts.
+
+    Let first be the first position whose query sees a key, and last the end of the common positions. Keys kv_lo:first
+    are history of all rows from first on; keys first:last are a square for rows first:last (all visible if it is one by
+    one) and history of the rows from last on.
+    """
+    q_lo, q_hi = q_span
+    kv_lo, kv_hi = kv_span
+    first, last = max(q_lo, kv_lo), min(q_hi, kv_hi)
+    if kv_lo >= kv_hi or first >= q_hi:
+        return
+    row_first, row_end, row_last = row + first - q_lo, row + q_hi - q_lo, row + last - q_lo
+    if kv_lo < min(first, kv_hi):
+        yield _Part(row_first, row_end, False, Keys(run, 0, min(first, kv_hi) - kv_lo))
+    if first < last:
+        square = Keys(run, first - kv_lo, last - kv_lo)
+        yield _Part(row_first, row_last, last - first > 1, square)
+        if row_last < row_end:
+            yield _Part(row_last, row_end, False, square)
+
+
+def _join(parts: Iterator[_Part]) -> list[_Part]:
+    """Join neighbouring rows that fully see the same keys."""
+    joined: list[_Part] = []
+    for part in sorted(parts, key=lambda part: (part.causal, part.keys, part.row_lo)):
+        last = joined[-1] if joined else None
+        if last and not part.causal and not last.causal and last.keys == part.keys and last.row_hi == part.row_lo:
+            joined[-1] = last._replace(row_hi=part.row_hi)
+        else:
+            joined.append(part)
+    return joined
