@@ -1,0 +1,109 @@
+"""V6: rows wait for one another only along edges that point forward in layers, so a dead-lock is a cycle within one group loop."""
+
+import numpy as np
+
+from mcf.schedule.passes import _gather_after, group_keys, intersects, is_retire
+from mcf.schedule.schedule import Array, Schedule
+from mcf.schedule.steps import ATTEND, COMPUTE, KV, NIC, QUERY, RECV, SEND, STREAM
+
+
+def use_pairs(sched: Schedule) -> tuple[Array, Array]:
+    """(recv row, user row) for each KV receive and each attend or KV send of its group that touches its set."""
+    steps = sched.steps
+    keys = group_keys(steps, sched.meta.num_chunks)
+    recvs = np.flatnonzero((steps["kind"] == RECV) & (steps["payload"] == KV))
+    users = np.flatnonzero((steps["kind"] == ATTEND) | ((steps["kind"] == SEND) & (steps["payload"] == KV)))
+    user_keys, recv_keys = keys[users], keys[recvs]
+    bounds = np.flatnonzero(np.diff(recv_keys, prepend=-1))
+    left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    firsts = np.searchsorted(user_keys, recv_keys[bounds])
+    lasts = np.searchsorted(user_keys, recv_keys[bounds], side="right")
+    ends = [*bounds[1:].tolist(), len(recvs)]
+    for a, b, lo, hi in zip(bounds.tolist(), ends, firsts.tolist(), lasts.tolist(), strict=True):
+        mine, rows = recvs[a:b], users[lo:hi]
+        i, j = np.nonzero(intersects(steps[mine][:, None], steps[rows][None, :]))
+        left.append(mine[i])
+        right.append(rows[j])
+    return np.concatenate(left), np.concatenate(right)
+
+
+def last_uses(sched: Schedule, pairs: tuple[Array, Array]) -> Array:
+    """[R] for each stream receive with ahead = 0 the row after which its slot is released; -1 elsewhere or if unused."""
+    out = np.full(len(sched.steps), -1, dtype=np.int64)
+    np.maximum.at(out, pairs[0], pairs[1])
+    s = sched.steps
+    return np.where((s["hold"] == STREAM) & (s["ahead"] == 0), out, -1)
+
+
+def _edges(sched: Schedule, pairs: tuple[Array, Array]) -> tuple[Array, Array]:
+    s, num = sched.steps, len(sched.steps)
+    keys = group_keys(s, sched.meta.num_chunks)
+    rows = np.arange(num)
+    loop = ~is_retire(s)
+    parts: list[tuple[Array, Array]] = [(rows, rows + num)]
+    for lane in (COMPUTE, NIC):
+        mine = rows[loop & (s["lane"] == lane)]
+        near = keys[mine[1:]] == keys[mine[:-1]]
+        parts.append((mine[:-1][near], mine[1:][near]))
+    segment, target = _gather_after(sched)
+    near = keys[segment] == keys[target]
+    parts.append((target[near] + num, segment[near]))
+    recvs = rows[s["kind"] == RECV]
+    parts.append((s["ref"][recvs].astype(np.int64), recvs + num))
+    parts.append((recvs, s["ref"][recvs].astype(np.int64) + num))
+    recv, user = pairs
+    waits = (s["ahead"][recv] == 0) | ((s["kind"][user] == SEND) & (s["ahead"][user] == s["ahead"][recv]))
+    parts.append((recv[waits] + num, user[waits]))
+    parts.append(_query_edges(sched, keys))
+    parts.append(_reuse_edges(sched, keys, last_uses(sched, pairs)))
+    return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
+
+
+def _query_edges(sched: Schedule, keys: Array) -> tuple[Array, Array]:
+    s, num = sched.steps, len(sched.steps)
+    recvs = np.flatnonzero((s["kind"] == RECV) & (s["payload"] == QUERY))
+    users = np.flatnonzero((s["kind"] == ATTEND) & (s["q"] != s["node"]) & (s["q"] >= 0))
+    if not len(recvs) or not len(users):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    span = sched.meta.num_nodes
+    have, want = keys[recvs] * span + s["q"][recvs], keys[users] * span + s["q"][users]
+    order = np.argsort(have, kind="stable")
+    lo, hi = np.searchsorted(have[order], want), np.searchsorted(have[order], want, side="right")
+    user = np.repeat(users, hi - lo)
+    offset = np.arange(len(user)) - np.repeat(np.cumsum(hi - lo) - (hi - lo), hi - lo)
+    return recvs[order][np.repeat(lo, hi - lo) + offset] + num, user
+
+
+def _reuse_edges(sched: Schedule, keys: Array, last: Array) -> tuple[Array, Array]:
+    """A slot is free for the next KV receive of the group when its last use has ended."""
+    s, num = sched.steps, len(sched.steps)
+    recvs = np.flatnonzero((s["kind"] == RECV) & (s["payload"] == KV))
+    used = last[last >= 0]
+    nxt = np.searchsorted(recvs, used)
+    inside = nxt < len(recvs)
+    used, nxt = used[inside], recvs[nxt[inside]]
+    near = keys[used] == keys[nxt]
+    return used[near] + num, nxt[near]
+
+
+def stuck_rows(sched: Schedule, pairs: tuple[Array, Array]) -> Array:
+    """Rows that can never start or end; empty when the schedule cannot dead-lock (Kahn's algorithm, a whole front at a time)."""
+    src, dst = _edges(sched, pairs)
+    total = 2 * len(sched.steps)
+    order = np.argsort(src, kind="stable")
+    dst = dst[order]
+    starts = np.searchsorted(src[order], np.arange(total + 1))
+    waiting = np.bincount(dst, minlength=total)
+    front = np.flatnonzero(waiting == 0)
+    done = 0
+    while len(front):
+        done += len(front)
+        sizes = starts[front + 1] - starts[front]
+        base = np.repeat(starts[front] - (np.cumsum(sizes) - sizes), sizes)
+        reached = dst[base + np.arange(len(base))]
+        np.subtract.at(waiting, reached, 1)
+        front = np.unique(reached[waiting[reached] == 0])
+    if done == total:
+        return np.empty(0, np.int64)
+    left = np.flatnonzero(waiting > 0)
+    return np.unique(left % max(len(sched.steps), 1))

@@ -1,0 +1,87 @@
+"""What a schedule says about itself: sizes, budgets, topology. Values only, checked at birth."""
+
+from dataclasses import dataclass
+
+from mcf.errors import ScheduleError
+
+PAGE_TOKENS = 64
+UNLIMITED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleMeta:
+    """Sizes that every row of a schedule relies on.
+
+    Tokens are prompt tokens; `kv_bytes` and `act_bytes` are bytes per element of KV and of queries. `budgets` are bytes per
+    node (`UNLIMITED` = no limit); `buffer_bytes` limits one stream's receive per layer (eq. 28; 0 = no limit). `shares` are
+    the tokens per node that the end of prefill must show; empty means equal to within one page (V3).
+    Raises ScheduleError when a number makes no sense.
+    """
+
+    policy: str
+    num_nodes: int
+    prompt_tokens: int
+    chunk_tokens: int
+    num_layers: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    kv_bytes: int = 4
+    act_bytes: int = 4
+    page_tokens: int = PAGE_TOKENS
+    stream_slots: int = 2
+    max_new_tokens: int = 0
+    buffer_bytes: int = 0
+    topology: str = "switch"
+    budgets: tuple[int, ...] = ()
+    shares: tuple[int, ...] = ()
+    head_cuts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("num_nodes", "prompt_tokens", "chunk_tokens", "num_layers", "num_q_heads", "num_kv_heads", "head_dim"),
+            *("kv_bytes", "act_bytes", "page_tokens", "stream_slots"),
+        ):
+            if getattr(self, name) < 1:
+                raise ScheduleError(f"{name} is {getattr(self, name)}: expected at least 1")
+        if self.num_q_heads % self.num_kv_heads:
+            raise ScheduleError(f"{self.num_q_heads} query heads do not divide into {self.num_kv_heads} KV head groups")
+        if not self.budgets:
+            object.__setattr__(self, "budgets", (UNLIMITED,) * self.num_nodes)
+        if not self.head_cuts:
+            object.__setattr__(self, "head_cuts", (0, self.num_kv_heads))
+        if len(self.budgets) != self.num_nodes:
+            raise ScheduleError(f"{len(self.budgets)} budgets for {self.num_nodes} nodes: expected one per node")
+        if self.shares and len(self.shares) != self.num_nodes:
+            raise ScheduleError(f"{len(self.shares)} shares for {self.num_nodes} nodes: expected one per node")
+        cuts = self.head_cuts
+        if cuts[0] != 0 or cuts[-1] != self.num_kv_heads or any(a >= b for a, b in zip(cuts, cuts[1:], strict=False)):
+            raise ScheduleError(f"head cuts {cuts} must rise from 0 to {self.num_kv_heads}")
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of the prompt, C; generated tokens are chunk C."""
+        return -(-self.prompt_tokens // self.chunk_tokens)
+
+    @property
+    def num_groups(self) -> int:
+        """KV-head groups a block can be cut into."""
+        return len(self.head_cuts) - 1
+
+    @property
+    def group_heads(self) -> int:
+        """Query heads per KV head."""
+        return self.num_q_heads // self.num_kv_heads
+
+    def kv_row_bytes(self, num_heads: int | None = None) -> int:
+        """KV bytes of one token in one layer (eq. 1 without L), for `num_heads` KV heads (default all)."""
+        return 2 * (self.num_kv_heads if num_heads is None else num_heads) * self.head_dim * self.kv_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of one layer, all KV heads."""
+        return self.page_tokens * self.kv_row_bytes()
+
+    def pages(self, num_tokens: int) -> int:
+        """Pages that hold `num_tokens` tokens."""
+        return -(-num_tokens // self.page_tokens)

@@ -1,0 +1,248 @@
+"""Pure functions Schedule -> Schedule: place receives, expand multicast; and the row arithmetic that they share with `verify`.
+
+A *group* is what one node runs in one loop: (node, chunk, stage). Rows of a node are ordered by group.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcf.schedule.schedule import Array, Route, Schedule
+from mcf.schedule.steps import ATTEND, DRAIN, FREE, KEEP, KV, MERGE, NIC, NONE, RECV, SEND, STEP, STREAM
+
+SET_FIELDS = ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")
+
+
+def group_keys(steps: Array, num_chunks: int) -> Array:
+    """[R] int64 key of each row's (node, chunk, stage), rising along every node's list."""
+    span = 3 * (num_chunks + 1)
+    return steps["node"].astype(np.int64) * span + steps["chunk"] * 3 + steps["stage"]
+
+
+def is_retire(steps: Array) -> Array:
+    """[R] rows that stand outside the layer loop."""
+    return (steps["kind"] == DRAIN) | (steps["kind"] == FREE)
+
+
+def intersects(a: Array, b: Array) -> Array:
+    """Say for each pair (broadcast) whether two block sets share a cell."""
+    out = np.ones(np.broadcast_shapes(a.shape, b.shape), dtype=bool)
+    for lo, hi in (("c_lo", "c_hi"), ("m_lo", "m_hi"), ("h_lo", "h_hi")):
+        out &= (a[lo] < b[hi]) & (b[lo] < a[hi])
+    return out
+
+
+def uses(recvs: Array, recv_keys: Array, steps: Array, keys: Array) -> tuple[Array, Array]:
+    """First and last row that uses each KV receive: attends and KV sends of its group that touch its set; -1 if none."""
+    first = np.full(len(recvs), NONE, dtype=np.int64)
+    last = np.full(len(recvs), NONE, dtype=np.int64)
+    is_user = (steps["kind"] == ATTEND) | ((steps["kind"] == SEND) & (steps["payload"] == KV))
+    users = np.flatnonzero(is_user)
+    order = np.argsort(recv_keys, kind="stable")
+    bounds = np.flatnonzero(np.diff(recv_keys[order], prepend=-1))
+    user_keys = keys[users]
+    for a, b in zip(bounds, [*bounds[1:], len(order)], strict=True):
+        mine = order[a:b]
+        lo, hi = np.searchsorted(user_keys, [recv_keys[mine[0]], recv_keys[mine[0]] + 1])
+        if hi == lo:
+            continue
+        rows = users[lo:hi]
+        hit = intersects(recvs[mine][:, None], steps[rows][None, :])
+        some = hit.any(1)
+        first[mine[some]] = rows[hit.argmax(1)[some]]
+        last[mine[some]] = rows[len(rows) - 1 - hit[:, ::-1].argmax(1)[some]]
+    return first, last
+
+
+def _recv_table(sched: Schedule) -> Array:
+    """One RECV record per (send, receiver), in send order; `ref` is the send's row, `dst` the sending node."""
+    steps = sched.steps
+    sends = np.flatnonzero(steps["kind"] == SEND)
+    trees = sends[steps["dst"][sends] < 0]
+    sizes = np.ones(len(sends), dtype=np.int64)
+    route_len = np.array([len(r) for r in sched.routes], dtype=np.int64)
+    sizes[steps["dst"][sends] < 0] = route_len[steps["route"][trees]]
+    rows = np.repeat(sends, sizes)
+    out = steps[rows].copy()
+    node = steps["dst"][rows].copy()
+    if len(trees):
+        heads = np.concatenate([[b for _, b in sched.routes[r]] for r in steps["route"][trees].tolist()])
+        node[node < 0] = heads
+    out["kind"], out["lane"], out["ref"] = RECV, NIC, rows
+    out["dst"], out["node"], out["route"] = steps["node"][rows], node, NONE
+    out["after_lo"], out["after_hi"] = 0, 0
+    return out
+
+
+def _positions(sched: Schedule, recvs: Array) -> Array:
+    """Row index before which each receive is inserted (semantics 8)."""
+    steps, meta = sched.steps, sched.meta
+    keys = group_keys(steps, meta.num_chunks)
+    want = group_keys(recvs, meta.num_chunks)
+    retired = np.concatenate([[0], np.cumsum(is_retire(steps))])
+    lo, hi = np.searchsorted(keys, want), np.searchsorted(keys, want, side="right")
+    pos = lo + retired[hi] - retired[lo]
+    late = np.flatnonzero((recvs["payload"] == KV) & (recvs["hold"] == STREAM) & (recvs["ahead"] == 0))
+    if not len(late):
+        return pos
+    first, _ = uses(recvs[late], want[late], steps, keys)
+    attends = np.flatnonzero(steps["kind"] == ATTEND)
+    before_group = np.searchsorted(attends, lo[late])
+    k = np.searchsorted(attends, first) - before_group
+    early = (first < 0) | (k < meta.stream_slots)
+    anchor = attends[np.minimum(before_group + np.maximum(k - meta.stream_slots + 1, 0), len(attends) - 1)]
+    pos[late] = np.where(early, pos[late], anchor)
+    return pos
+
+
+def _segments(steps: Array) -> Array:
+    """Row of each entry of the `after` array, in row order."""
+    return np.repeat(np.arange(len(steps)), steps["after_hi"] - steps["after_lo"])
+
+
+def _gather_after(sched: Schedule) -> tuple[Array, Array]:
+    """(row, target) of each `after` entry, in row order."""
+    steps = sched.steps
+    segment = _segments(steps)
+    if not len(segment):
+        return segment, segment
+    starts = np.cumsum(steps["after_hi"] - steps["after_lo"]) - (steps["after_hi"] - steps["after_lo"])
+    offset = np.arange(len(segment)) - starts[segment]
+    return segment, sched.after[steps["after_lo"][segment] + offset].astype(np.int64)
+
+
+def _with_after(sched: Schedule, steps: Array, segment: Array, target: Array) -> Schedule:
+    """Attach `after` entries (row, target); a merge's inputs stand in ascending (first maker, first chunk, first head)."""
+    t = steps[target]
+    plain = steps["kind"][segment] != MERGE
+    rank = [np.where(plain, 0, t[name]) for name in ("h_lo", "c_lo", "m_lo")]
+    order = np.lexsort((target, *rank, segment))
+    counts = np.bincount(segment, minlength=len(steps)) if len(segment) else np.zeros(len(steps), dtype=np.int64)
+    ends = np.cumsum(counts)
+    steps["after_lo"], steps["after_hi"] = ends - counts, ends
+    return sched.replace(steps=steps, after=target[order].astype("<i4"))
+
+
+def place_recvs(sched: Schedule) -> Schedule:
+    """Insert one receive per (send, receiver); merges that name a remote STATE send then name its receive."""
+    if (sched.steps["kind"] == RECV).any():
+        raise ValueError("the schedule has receives already")
+    recvs = _recv_table(sched)
+    segment, target = _gather_after(sched)
+    num_rows = len(sched.steps)
+    pos = np.concatenate([np.arange(num_rows), _positions(sched, recvs)]) if num_rows else np.empty(0, np.int64)
+    is_row = np.concatenate([np.ones(num_rows, bool), np.zeros(len(recvs), bool)])
+    node = np.concatenate([sched.steps["node"], recvs["node"]])
+    order = np.lexsort((np.arange(len(pos)), is_row, pos, node))
+    new_row = np.empty(len(order), dtype=np.int64)
+    new_row[order] = np.arange(len(order))
+    recvs["ref"] = new_row[recvs["ref"]]
+    steps = np.concatenate([sched.steps, recvs])[order] if len(recvs) else sched.steps.copy()
+    segment, target = new_row[segment], new_row[target]
+    target = _remote_to_recv(steps, segment, target, sched.meta.num_nodes)
+    by_row = np.argsort(segment, kind="stable")
+    return _with_after(sched, steps, segment[by_row], target[by_row])
+
+
+def _remote_to_recv(steps: Array, segment: Array, target: Array, num_nodes: int) -> Array:
+    """Replace `after` entries that name another node's send by this node's receive of it."""
+    remote = np.flatnonzero(steps["node"][segment] != steps["node"][target])
+    if not len(remote):
+        return target
+    rows = np.flatnonzero(steps["kind"] == RECV)
+    key = steps["ref"][rows].astype(np.int64) * num_nodes + steps["node"][rows]
+    order = np.argsort(key)
+    want = target[remote] * num_nodes + steps["node"][segment[remote]]
+    found = np.minimum(np.searchsorted(key[order], want), len(rows) - 1)
+    hit = rows[order[found]]
+    good = key[order[found]] == want
+    out = target.copy()
+    out[remote[good]] = hit[good]
+    return out
+
+
+def strip_recvs(sched: Schedule) -> Schedule:
+    """Undo `place_recvs`: drop receives; merges name the remote STATE sends again."""
+    steps = sched.steps
+    keep = steps["kind"] != RECV
+    segment, target = _gather_after(sched)
+    is_recv = steps["kind"][target] == RECV
+    target = np.where(is_recv, steps["ref"][target], target) if len(target) else target
+    new_row = np.cumsum(keep) - 1
+    return _with_after(sched, steps[keep].copy(), new_row[segment], new_row[target])
+
+
+@dataclass
+class _Hop:
+    """One plain send of an expanded tree: original row, from, to; forwards are inserted before `pos`."""
+
+    row: int
+    src: int
+    dst: int
+    pos: int
+
+
+def unicast(sched: Schedule) -> Schedule:
+    """Expand every multicast into plain sends, parents first; a forward stands before the first local use of its set."""
+    bare = strip_recvs(sched)
+    steps = bare.steps
+    trees = np.flatnonzero((steps["kind"] == SEND) & (steps["dst"] < 0))
+    if not len(trees):
+        return sched
+    hops = [hop for row in trees.tolist() for hop in _hops(bare, row)]
+    plain = np.flatnonzero((steps["kind"] != SEND) | (steps["dst"] >= 0))
+    extra = steps[[h.row for h in hops]].copy()
+    extra["node"], extra["dst"], extra["route"] = [h.src for h in hops], [h.dst for h in hops], NONE
+    rows = np.concatenate([steps[plain], extra])
+    pos = np.concatenate([plain, [h.pos for h in hops]])
+    is_forward = np.concatenate([np.ones(len(plain)), [float(h.pos == h.row) for h in hops]])
+    order = np.lexsort((np.arange(len(rows)), is_forward, pos, rows["node"]))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    segment, target = _expand_after(bare, plain, hops, place)
+    out = rows[order]
+    by_row = np.argsort(segment, kind="stable")
+    return place_recvs(_with_after(bare, out, segment[by_row], target[by_row]))
+
+
+def _hops(sched: Schedule, row: int) -> list[_Hop]:
+    root = int(sched.steps[row]["node"])
+    route: Route = sched.routes[int(sched.steps[row]["route"])]
+    return [_Hop(row, a, b, row if a == root else _forward_position(sched, row, a)) for a, b in route]
+
+
+def _forward_position(sched: Schedule, row: int, node: int) -> int:
+    """Before the node's first attend of the set in this group, else at the group's end."""
+    steps = sched.steps
+    rows = np.arange(*sched.node_bounds[node : node + 2])
+    keys = group_keys(steps[rows], sched.meta.num_chunks)
+    want = steps[row : row + 1].copy()
+    want["node"] = node
+    key = group_keys(want, sched.meta.num_chunks)[0]
+    lo, hi = np.searchsorted(keys, [key, key + 1])
+    group = rows[lo:hi]
+    hit = (steps[group]["kind"] == ATTEND) & intersects(steps[group], steps[row])
+    first = group[hit]
+    return int(first[0]) if len(first) else int(rows[0] + hi if len(rows) else sched.node_bounds[node])
+
+
+def _expand_after(sched: Schedule, plain: Array, hops: list[_Hop], place: Array) -> tuple[Array, Array]:
+    """`after` entries in the new numbering: a merge's remote send becomes the hop that reaches its node; a root hop keeps its own."""
+    segment, target = _gather_after(sched)
+    new_of = {int(r): int(place[i]) for i, r in enumerate(plain)}
+    hop_to = {(h.row, h.dst): int(place[len(plain) + i]) for i, h in enumerate(hops)}
+    roots: dict[int, list[int]] = {}
+    for i, h in enumerate(hops):
+        if h.src == int(sched.steps[h.row]["node"]):
+            roots.setdefault(h.row, []).append(int(place[len(plain) + i]))
+    seg_out: list[int] = []
+    tgt_out: list[int] = []
+    for s, t in zip(segment.tolist(), target.tolist(), strict=True):
+        goal = new_of[t] if t in new_of else hop_to[t, int(sched.steps[s]["node"])]
+        for row in [new_of[s]] if s in new_of else roots.get(s, []):
+            seg_out.append(row)
+            tgt_out.append(goal)
+    return np.array(seg_out, dtype=np.int64), np.array(tgt_out, dtype=np.int64)
+
+
+__all__ = ["KEEP", "STEP", "group_keys", "intersects", "is_retire", "place_recvs", "strip_recvs", "unicast", "uses"]
