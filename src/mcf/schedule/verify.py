@@ -42,11 +42,13 @@ EMPTY = 9  # a cell without tokens: nothing to hold
 class Report:
     """What the replay saw. Bytes are over all layers; decode traffic is per generated token.
 
-    `peak_bytes` [N]; `reserve_bytes` [N]; `replica_factor` [C]: copies per token held at the end of each chunk's loop;
+    `peak_bytes` [N]: most bytes in use; `page_bytes` [N]: most in pages; `slot_bytes` [N]: most in stream slots; `reserve_bytes` [N]; `replica_factor` [C]: copies per token held at the end of each chunk's loop;
     `traffic` purpose -> bytes of prefill, each hop counted; `decode_traffic` bytes per token; `shares` [N] tokens owned at the end.
     """
 
     peak_bytes: tuple[int, ...]
+    page_bytes: tuple[int, ...]
+    slot_bytes: tuple[int, ...]
     reserve_bytes: tuple[int, ...]
     replica_factor: tuple[float, ...]
     traffic: dict[str, int]
@@ -159,7 +161,9 @@ def _replay_all(sched: Schedule, last: Array) -> Report:
     prefill, decode = s["stage"] == PREFILL, s["stage"] == DECODE
     seen = sched.tokens.sum(1).cumsum()
     return Report(
-        peak_bytes=tuple(peaks),
+        peak_bytes=tuple(p[0] for p in peaks),
+        page_bytes=tuple(p[1] for p in peaks),
+        slot_bytes=tuple(p[2] for p in peaks),
         reserve_bytes=tuple(memory.reserve_bytes(sched).tolist()),
         replica_factor=tuple((replay.held / seen).round(6).tolist()),
         traffic={name: int(total[prefill & (code == c)].sum()) for c, name in names.items()},
@@ -200,8 +204,8 @@ class _Replay:
         weights = np.diff(meta.head_cuts) / meta.num_kv_heads
         self.weight = self.tokens[:, :, None] * weights[None, None, :]
 
-    def node(self, node: int) -> int:
-        """Replay one list; returns its peak bytes."""
+    def node(self, node: int) -> tuple[int, int, int]:
+        """Replay one list; returns its most bytes in use: in all, in pages, in slots."""
         meta = self.sched.meta
         self.n = node
         self.state = np.where(self.tokens[:, :, None] > 0, ABSENT, EMPTY).astype(np.uint8)
@@ -209,7 +213,7 @@ class _Replay:
         self.state = np.concatenate([self.state, np.full((1, *self.state.shape[1:]), VALID, np.uint8)])
         self.handed = np.zeros(self.state.shape, dtype=bool) if self.foreign else None
         self.budget = meta.budgets[node]
-        self.bytes = self.peak = 0
+        self.bytes = self.peak = self.page_peak = self.slot_peak = self.slots = 0
         self.streams: dict[int, int] = {}
         self.queries: set[int] = set()
         self.now = 0.0
@@ -233,7 +237,7 @@ class _Replay:
         self.held[chunk:] += self.now if chunk < meta.num_chunks else 0
         if not converged:
             self._check_converged(rows.stop - 1 if len(rows) else 0)
-        return self.peak
+        return self.peak, self.page_peak, self.slot_peak
 
     def _row(self, row: int, step: tuple[int, ...]) -> None:
         kind = step[0]
@@ -303,6 +307,7 @@ class _Replay:
         if limit and size > limit * (step[13] + 1):
             _break(self.sched, "V5", f"a stream of {size // (step[13] + 1)} bytes per layer: the buffer holds {limit}", row)
         self.streams[row] = size
+        self.slots += size
         self._take(size, row)
 
     def _hand(self, step: tuple[int, ...], row: int) -> None:
@@ -332,6 +337,7 @@ class _Replay:
         size = self.streams.pop(recv, 0)
         self._change(recv, self.steps[recv], STREAMED, ABSENT, "V1", "release")
         self.bytes -= size
+        self.slots -= size
 
     def _end_group(self) -> None:
         for recv in list(self.streams):
@@ -340,6 +346,8 @@ class _Replay:
 
     def _take(self, size: int, row: int) -> None:
         self.bytes += size
+        self.slot_peak = max(self.slot_peak, self.slots)
+        self.page_peak = max(self.page_peak, self.bytes - self.slots)
         if self.bytes > self.peak:
             self.peak = self.bytes
             if 0 <= self.budget < self.bytes:
