@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from mcf.cluster import Topology
 from mcf.errors import ScheduleError
 from mcf.schedule.meta import ScheduleMeta
 from mcf.schedule.passes import place_recvs
@@ -51,6 +52,8 @@ class Builder:
         self._rows = array("i")
         self._after = array("i")
         self._routes: dict[Route, int] = {}
+        self._topology = Topology.parse(meta.topology, meta.num_nodes)
+        self._trees: dict[tuple[int, tuple[int, ...]], Route] = {}
         self._owners = owners or {}
         self._shell = Schedule(
             meta=meta,
@@ -97,7 +100,10 @@ class Builder:
         route: Route | None = None,
         after: Sequence[int | None] = (),
     ) -> int | None:
-        """Send blocks during chunk `chunk`'s layers: to one node, or by multicast over `route` (default: direct links)."""
+        """Send blocks during chunk `chunk`'s layers: to one node, or by multicast over `route`.
+
+        The default route is the topology's own: direct links where there are any, else a tree, whose nodes on the way receive too.
+        """
         targets = [d for d in dsts if d != node]
         if not targets or not self.tokens_in(chunks, makers):
             return None
@@ -226,11 +232,17 @@ class Builder:
         return self._add(kind, COMPUTE, stage, node, chunk, chunks, makers, heads or self._heads)
 
     def _route(self, node: int, targets: list[int], route: Route | None) -> tuple[int, int]:
-        if len(targets) == 1 and route is None:
-            return targets[0], NONE
-        edges = route or tuple((node, d) for d in targets)
-        index = self._routes.setdefault(edges, len(self._routes))
-        return (targets[0] if len(targets) == 1 else NONE), index
+        dst = targets[0] if len(targets) == 1 else NONE
+        if route is None and dst != NONE and self._topology.has_link(node, dst):
+            return dst, NONE
+        edges = route or self._default_route(node, tuple(targets))
+        return dst, self._routes.setdefault(edges, len(self._routes))
+
+    def _default_route(self, node: int, targets: tuple[int, ...]) -> Route:
+        key = node, targets
+        if key not in self._trees:
+            self._trees[key] = self._topology.multicast(node, targets)
+        return self._trees[key]
 
     def _add(
         self,

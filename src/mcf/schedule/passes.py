@@ -133,7 +133,8 @@ def place_recvs(sched: Schedule) -> Schedule:
     pos = np.concatenate([np.arange(num_rows), _positions(sched, recvs)]) if num_rows else np.empty(0, np.int64)
     is_row = np.concatenate([np.ones(num_rows, bool), np.zeros(len(recvs), bool)])
     node = np.concatenate([sched.steps["node"], recvs["node"]])
-    order = np.lexsort((np.arange(len(pos)), is_row, pos, node))
+    group = np.concatenate([np.zeros(num_rows, np.int64), group_keys(recvs, sched.meta.num_chunks)])
+    order = np.lexsort((np.arange(len(pos)), group, is_row, pos, node))
     new_row = np.empty(len(order), dtype=np.int64)
     new_row[order] = np.arange(len(order))
     recvs["ref"] = new_row[recvs["ref"]]
