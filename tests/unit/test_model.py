@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcf.errors import ModelError, UnknownNameError, UserError
 from mcf.model import ModelShape, check_supported, max_positions
@@ -22,12 +24,36 @@ LLAMA: dict[str, Any] = {
 }
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+ROPE = st.fixed_dictionaries(
+    {},
+    optional={
+        "rope_type": st.sampled_from(["linear", "yarn", "llama3", "default"]) | JSON,
+        "factor": JSON,
+        "original_max_position_embeddings": JSON,
+    },
+)
+KEYS = [*LLAMA, "head_dim", "rope_parameters", "layer_types", "sliding_window", "quantization_config", "text_config"]
+KEYS += ["original_max_position_embeddings", "_name_or_path"]
+
+
 def config(**changes: Any) -> dict[str, Any]:
     return LLAMA | changes
 
 
 def without(*keys: str) -> dict[str, Any]:
     return {key: value for key, value in LLAMA.items() if key not in keys}
+
+
+def shape_or_message(raw: dict[str, Any]) -> tuple[ModelShape | None, str]:
+    try:
+        return ModelShape.from_config(raw), ""
+    except ModelError as error:
+        return None, str(error)
 
 
 def test_a_llama_config_gives_its_shape() -> None:
@@ -91,9 +117,9 @@ def test_head_dims_and_windows_equal_those_of_transformers(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["cohere2", "exaone4", "gemma2", "gemma3_text", "gpt_oss", "ministral", "mistral"])
 def test_models_that_slide_by_default_are_refused_with_the_bare_and_with_the_full_config(kind: str) -> None:
     auto = pytest.importorskip("transformers").AutoConfig
-    for given in ({"model_type": kind}, auto.for_model(kind).to_dict()):
+    for raw in ({"model_type": kind}, auto.for_model(kind).to_dict()):
         with pytest.raises(ModelError, match=r"sliding-window|sinks|soft-capping"):
-            check_supported(given)
+            check_supported(raw)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +141,8 @@ def test_models_that_slide_by_default_are_refused_with_the_bare_and_with_the_ful
 )
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 def test_the_window_follows_the_rope_scaling(key: str, rope: dict[str, Any] | None, window: int) -> None:
-    given = without("rope_scaling") | {key: rope}
-    assert ModelShape.from_config(given).max_positions == max_positions(given) == window
+    raw = without("rope_scaling") | {key: rope}
+    assert ModelShape.from_config(raw).max_positions == max_positions(raw) == window
 
 
 def test_the_older_rope_scaling_wins_and_the_outer_original_window_too() -> None:
@@ -225,3 +251,15 @@ def test_heads_must_divide() -> None:
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown dtype 'float16'.*known are bfloat16, float32"):
         ModelShape.from_config(LLAMA, dtype="float16")
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON | ROPE, max_size=3))
+def test_whatever_a_config_holds_gives_a_shape_or_one_clear_line(changes: dict[str, Any]) -> None:
+    shape, message = shape_or_message(config(**changes))
+    if shape is None:
+        assert message.startswith("got ")
+        assert len(message.splitlines()) == 1
+        assert len(message) < 300
+    else:
+        assert shape.kv_token_bytes > 0
+        assert shape.max_positions >= 1

@@ -1,6 +1,7 @@
 """`MCF_FORBID_SKIPS=1` turns every kind of skip into a failure, and nothing else."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,34 +9,41 @@ from pathlib import Path
 
 import pytest
 
-BY_CALL = "import pytest\n\ndef test_it():\n    pytest.skip('no model')\n"
-BY_MARK = "import pytest\n\n@pytest.mark.skip(reason='no model')\ndef test_it():\n    pass\n"
-BY_IMPORT = "import pytest\n\npytest.importorskip('no_such_module_at_all')\n"
-BY_FIXTURE = "import pytest\n\n@pytest.fixture\ndef x():\n    pytest.skip('no model')\n\ndef test_it(x):\n    pass\n"
-EXPECTED_FAILURE = "import pytest\n\n@pytest.mark.xfail\ndef test_it():\n    assert 0\n"
-PASSING = "def test_it():\n    pass\n"
+BODIES = {
+    "by_call": "def test_it():\n    pytest.skip('no model')\n",
+    "by_mark": "@pytest.mark.skip(reason='no model')\ndef test_it():\n    pass\n",
+    "by_fixture": "@pytest.fixture\ndef x():\n    pytest.skip('no model')\n\ndef test_it(x):\n    pass\n",
+    "by_import": "pytest.importorskip('no_such_module_at_all')\n",
+    "expected_failure": "@pytest.mark.xfail\ndef test_it():\n    assert 0\n",
+    "passing": "def test_it():\n    pass\n",
+}
 
 
-def run(tmp_path: Path, body: str, *, forbid: bool) -> subprocess.CompletedProcess[str]:
+def outcomes(tmp_path: Path, *, forbid: bool) -> tuple[dict[str, str], str]:
+    """The outcome of each body by name, and all that pytest printed."""
     shutil.copy(Path(__file__).parents[1] / "conftest.py", tmp_path)
-    (tmp_path / "test_body.py").write_text(body)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, f"--rootdir={tmp_path}", str(tmp_path)]
+    for name, body in BODIES.items():
+        (tmp_path / f"test_{name}.py").write_text(f"import pytest\n\n{body}")
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "--no-fold-skipped", "--continue-on-collection-errors"]
+    command += ["-c", os.devnull, f"--rootdir={tmp_path}", str(tmp_path)]
     env = os.environ | {"MCF_FORBID_SKIPS": str(int(forbid))}
-    return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    found = re.findall(r"^([A-Z]+) (?:\[1\] )?test_(\w+)\.py", done.stdout, flags=re.MULTILINE)
+    return {name: outcome for outcome, name in found}, done.stdout
 
 
-@pytest.mark.parametrize("body", [BY_CALL, BY_MARK, BY_IMPORT, BY_FIXTURE])
-def test_a_skip_fails_where_skips_are_forbidden(tmp_path: Path, body: str) -> None:
-    done = run(tmp_path, body, forbid=True)
-    assert done.returncode not in (0, 5)
-    assert "skips are forbidden here" in done.stdout
-    assert "no model" in done.stdout or "no_such_module_at_all" in done.stdout
+def test_every_kind_of_skip_fails_where_skips_are_forbidden(tmp_path: Path) -> None:
+    found, printed = outcomes(tmp_path, forbid=True)
+    skips = {"by_call": "FAILED", "by_mark": "ERROR", "by_fixture": "ERROR", "by_import": "ERROR"}
+    assert found == skips | {"expected_failure": "XFAIL", "passing": "PASSED"}, printed
+    assert len(re.findall(r"skips are forbidden here .*: .*(?:no model|no_such_module_at_all)", printed)) >= 4
 
 
-@pytest.mark.parametrize("body", [EXPECTED_FAILURE, PASSING])
-def test_other_outcomes_stay(tmp_path: Path, body: str) -> None:
-    assert run(tmp_path, body, forbid=True).returncode == 0
+@pytest.mark.parametrize("name", ["by_call", "by_mark", "by_fixture", "by_import"])
+def test_skips_are_allowed_elsewhere(allowed: dict[str, str], name: str) -> None:
+    assert allowed[name] == "SKIPPED"
 
 
-def test_a_skip_is_allowed_elsewhere(tmp_path: Path) -> None:
-    assert run(tmp_path, BY_CALL, forbid=False).returncode == 0
+@pytest.fixture(scope="module")
+def allowed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return outcomes(tmp_path_factory.mktemp("allowed"), forbid=False)[0]
