@@ -1,8 +1,13 @@
 """Bytes that a node's KV memory must have, by arithmetic: pages of owners and copies, stream slots, decode reserve."""
 
+from collections.abc import Callable
+
 import numpy as np
 
+from mcf.schedule.deadlock import last_uses, use_pairs
+from mcf.schedule.passes import group_keys
 from mcf.schedule.schedule import Array, Schedule
+from mcf.schedule.steps import DECODE, FREE, KEEP, KV, PRODUCE, RECV, STREAM
 
 
 def generated_tokens(num_nodes: int, node: int, count: int, page_tokens: int) -> int:
@@ -57,3 +62,79 @@ def stream_bytes(sched: Schedule, num_tokens: int, h_lo: int, h_hi: int, ahead: 
     """Bytes of a stream receive's slots: its pages, one layer each, `ahead + 1` times."""
     meta = sched.meta
     return meta.pages(num_tokens) * meta.page_tokens * meta.kv_row_bytes(h_hi - h_lo) * (ahead + 1)
+
+
+def peak_bytes(sched: Schedule) -> Array:
+    """[N] the most KV bytes that each node has in use at once: what V4 compares with the budgets, by column arithmetic.
+
+    For schedules whose other laws hold; `verify` replays the same numbers row by row.
+    """
+    taken = _taken(sched)
+    back = np.zeros(len(sched), dtype=np.int64)
+    streams = np.flatnonzero((sched.steps["kind"] == RECV) & (sched.steps["hold"] == STREAM))
+    np.add.at(back, _release_rows(sched, streams), taken[streams])
+    in_use = taken.cumsum() - (back.cumsum() - back)
+    out = reserve_bytes(sched)
+    for node in range(sched.meta.num_nodes):
+        rows = sched.node_rows(node)
+        if len(rows):
+            before = in_use[rows.start] - taken[rows.start]
+            out[node] += max(int(in_use[rows.start : rows.stop].max() - before), 0)
+    return out
+
+
+def _release_rows(sched: Schedule, streams: Array) -> Array:
+    """Row after which each stream receive's slots are free: its last use, or the end of its group."""
+    keys = group_keys(sched.steps, sched.meta.num_chunks)
+    last = last_uses(sched, use_pairs(sched))[streams]
+    ends = np.searchsorted(keys, keys[streams], side="right") - 1
+    out: Array = np.where(last >= 0, last, ends)
+    return out
+
+
+def _taken(sched: Schedule) -> Array:
+    """[R] bytes that a row takes; what a free gives back is negative."""
+    s, meta = sched.steps, sched.meta
+    out = np.zeros(len(s), dtype=np.int64)
+    copies = _set_sums(sched, block_bytes(sched))
+    rows = np.flatnonzero((s["kind"] == RECV) & (s["hold"] == KEEP))
+    out[rows] = copies(s[rows])
+    rows = np.flatnonzero(s["kind"] == FREE)
+    out[rows] = -copies(s[rows])
+    rows = np.flatnonzero((s["kind"] == RECV) & (s["payload"] == KV) & (s["hold"] == STREAM))
+    pages = -(-_set_tokens(sched, s[rows]) // meta.page_tokens) * meta.page_tokens
+    heads = (s["h_hi"] - s["h_lo"])[rows].astype(np.int64)
+    out[rows] = pages * heads * meta.kv_row_bytes(1) * (s["ahead"][rows] + 1)
+    rows = np.flatnonzero((s["kind"] == PRODUCE) & (s["stage"] != DECODE))
+    out[rows] = _produced_bytes(sched)[s["chunk"][rows], s["node"][rows]]
+    return out
+
+
+def _produced_bytes(sched: Schedule) -> Array:
+    """[C, N] bytes that a produce takes: pages that own blocks grow by, and whole blocks made for another owner."""
+    foreign = sched.owner != np.arange(sched.meta.num_nodes)[None, :, None]
+    out: Array = np.diff(own_bytes(sched), axis=0) + (block_bytes(sched) * foreign).sum(-1)
+    return out
+
+
+def _set_tokens(sched: Schedule, rows: Array) -> Array:
+    """[R] prompt tokens of each row's block set."""
+    p = np.asarray(sched._prefix, dtype=np.int64)
+    c_lo, c_hi, m_lo, m_hi = (rows[name] for name in ("c_lo", "c_hi", "m_lo", "m_hi"))
+    out: Array = p[c_hi, m_hi] - p[c_lo, m_hi] - p[c_hi, m_lo] + p[c_lo, m_lo]
+    return out
+
+
+def _set_sums(sched: Schedule, values: Array) -> Callable[[Array], Array]:
+    """Sum [C, N, G] values over the block set of each row."""
+    p = np.zeros(tuple(n + 1 for n in values.shape), dtype=np.int64)
+    p[1:, 1:, 1:] = values.cumsum(0).cumsum(1).cumsum(2)
+    cuts, last = np.array(sched.meta.head_cuts), sched.meta.num_chunks
+
+    def total(rows: Array) -> Array:
+        c = np.minimum(rows["c_lo"], last), np.minimum(rows["c_hi"], last)
+        m, g = (rows["m_lo"], rows["m_hi"]), (np.searchsorted(cuts, rows["h_lo"]), np.searchsorted(cuts, rows["h_hi"]))
+        corners = (((i + j + k) % 2, p[c[i], m[j], g[k]]) for i in (0, 1) for j in (0, 1) for k in (0, 1))
+        return sum((part if odd else -part for odd, part in corners), np.zeros(len(rows), dtype=np.int64))
+
+    return total

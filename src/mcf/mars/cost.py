@@ -1,0 +1,52 @@
+"""What KV weighs and what moving it costs (eq. 1, 3, 4, 13, 21, 22). Chunks count c = 1..C, as in the paper."""
+
+from fractions import Fraction
+
+from mcf.model import ModelShape
+
+Bytes = int | Fraction
+INT4 = Fraction(1, 2)  # bytes per element
+
+
+def M_token(shape: ModelShape, b: Bytes | None = None, *, scale_bytes: Bytes = 0) -> Bytes:
+    """KV bytes of one token in all layers (eq. 1): 2 * L * H_kv * d * b, and what quantisation scales add.
+
+    `b` is bytes per element (default: the shape's), `scale_bytes` the bytes of scales per token, all layers.
+    """
+    elements = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+    return elements * (shape.kv_bytes if b is None else b) + scale_bytes
+
+
+def M_chunk(B: int, M_token: Bytes) -> Bytes:
+    """KV bytes of a chunk of B tokens (eq. 3)."""
+    return B * M_token
+
+
+def h(c: int, B: int, P0: int = 0) -> int:
+    """Tokens of history before chunk c; `P0` were cached before the prompt."""
+    return P0 + (c - 1) * B
+
+
+def B_c(c: int, B: int, S: int) -> int:
+    """Tokens of chunk c of a prompt of S tokens; the last chunk may be short."""
+    return max(min(B, S - (c - 1) * B), 0)
+
+
+def M_hist(c: int, *, B: int, S: int, M_token: Bytes, P0: int = 0) -> Bytes:
+    """KV bytes from the first to the c-th chunk, the c-th included (eq. 4)."""
+    return (h(c, B, P0) + B_c(c, B, S)) * M_token
+
+
+def R(c: int, C: int) -> int:
+    """Chunks that may still use the block of chunk c once chunk c is done (eq. 13)."""
+    return C - c
+
+
+def C_ring(*, M_chunk: Bytes, N: int, C: int, h_ring: int = 1) -> Bytes:
+    """Hop-bytes of ring streaming (eq. 21): at each chunk every block so far makes N - 1 hops of weight h_ring."""
+    return M_chunk * (N - 1) * h_ring * Fraction(C * (C + 1), 2)
+
+
+def C_full(*, M_chunk: Bytes, N: int, C: int, h_dis: int = 1) -> Bytes:
+    """Hop-bytes of full replication (eq. 22): every block is delivered once to every other node."""
+    return M_chunk * (N - 1) * h_dis * C

@@ -1,0 +1,68 @@
+"""Where copies live: which nodes get a new one, which give one up, and who fetches from whom."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcf.cluster import Edge, Topology
+
+Hops = NDArray[np.int64]
+Links = tuple[Edge, ...]
+
+
+def hop_matrix(topology: Topology) -> Hops:
+    """[N, N] links from one node to another."""
+    nodes = range(topology.num_nodes)
+    return np.array([[topology.hops(a, b) for b in nodes] for a in nodes], dtype=np.int64)
+
+
+def spread(owner: int, hops: Hops) -> list[int]:
+    """All nodes, owner first, in the order in which they get copies: each next one brings a copy nearest to the most.
+
+    Greedy: least sum of hops from every node to its nearest copy; then the farthest from any copy; then the first after
+    the owner, so that on a switch the owners' copies fall evenly on the nodes.
+    """
+    N = len(hops)
+    order, nearest = [owner], hops[:, owner].copy()
+    while len(order) < N:
+        sums = np.minimum(nearest[:, None], hops).sum(0)
+        left = [n for n in range(N) if n not in order]
+        chosen = min(left, key=lambda n: (sums[n], -nearest[n], (n - owner) % N))
+        order.append(chosen)
+        nearest = np.minimum(nearest, hops[:, chosen])
+    return order
+
+
+def targets(order: Sequence[int], r: int, has_room: Callable[[int], bool]) -> list[int]:
+    """The first r - 1 nodes after the owner in `order` that have room for one more copy."""
+    out: list[int] = []
+    for n in order[1:]:
+        if len(out) >= r - 1:
+            break
+        if has_room(n):
+            out.append(n)
+    return out
+
+
+def give_up(owner: int, holders: Iterable[int], r: int, hops: Hops) -> list[int]:
+    """Which copies go so that r remain, the owner's among them: the farthest from the owner first."""
+    N = len(hops)
+    copies = sorted((n for n in holders if n != owner), key=lambda n: (hops[owner, n], (n - owner) % N))
+    return copies[max(r - 1, 0) :][::-1]
+
+
+def nearest_links(topology: Topology, holders: Collection[int], needers: Iterable[int]) -> Links:
+    """Links over which `needers` get a block, each from the nearest copy: a forest rooted in `holders`, parents first.
+
+    Nodes on the way receive it too; none of them holds a copy, or it would be the nearer one.
+    """
+    wanted = sorted(set(needers) - set(holders))
+    sources = {n: topology.nearest(n, holders) for n in wanted}
+    reached, links = set(holders), []
+    for n in sorted(wanted, key=lambda n: (topology.hops(sources[n], n), (n - sources[n]) % topology.num_nodes)):
+        for a, b in topology.route(sources[n], n):
+            if b not in reached:
+                reached.add(b)
+                links.append((a, b))
+    return tuple(links)
