@@ -1,0 +1,1 @@
+"""The real executor: worker processes that obey a schedule on torch.distributed."""

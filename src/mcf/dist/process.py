@@ -1,0 +1,185 @@
+"""One worker process as the head sees it: started, watched, ended. Knows nothing of messages' meaning."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import mcf
+from mcf.dist.control import Channel
+from mcf.errors import TransportError
+
+SEND_TIMEOUT_S = 4.0
+_LOG_BYTES = 64 << 10
+_LINE_CHARS = 200
+_POLITE_S, _TERM_S, _POLL_S = 0.7, 0.4, 0.01
+_END_S = 0.5  # a process whose channel has closed is about to end
+_LOG_S = 0.5  # its last words are in the pipe
+_REAP_S = 2.0
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class LogTail(threading.Thread):
+    """Drains what a worker prints and keeps the last 64 KiB, so that no worker ever blocks on it."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        super().__init__(name="mcf-worker-log", daemon=True)
+        self._pipe = pipe
+        self._data = b""
+        self.start()
+
+    def run(self) -> None:
+        """Read until the worker has closed its end."""
+        with self._pipe:
+            while data := os.read(self._pipe.fileno(), _LOG_BYTES):
+                self._data = (self._data + data)[-_LOG_BYTES:]
+
+    def text(self) -> str:
+        """Return what is kept."""
+        return self._data.decode(errors="replace")
+
+    def last_line(self) -> str:
+        """Return the last line that is not blank, shortened; empty if there is none."""
+        lines = [line.strip() for line in self.text().splitlines() if line.strip()]
+        return lines[-1][-_LINE_CHARS:] if lines else ""
+
+
+class WorkerProcess:
+    """A worker: its process, its control channel and the tail of what it prints."""
+
+    def __init__(self, *, rank: int, popen: subprocess.Popen[bytes], channel: Channel) -> None:
+        assert popen.stdout is not None
+        self.rank = rank
+        self.popen = popen
+        self.channel = channel
+        self.log = LogTail(popen.stdout)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.popen.pid
+
+    def is_dead(self) -> bool:
+        """Return whether the process has ended; reaps it."""
+        return self.popen.poll() is not None
+
+    def is_stopped(self) -> bool:
+        """Return whether the process is stopped (SIGSTOP, Ctrl-Z), where the system tells."""
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return False
+        return status.rpartition(")")[2].split()[0] in ("T", "t")
+
+    def why_lost(self) -> str:
+        """Return how the process ended, with the last line it printed. Waits up to 0.5 s for its end."""
+        try:
+            code = self.popen.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its control channel"
+        self.log.join(_LOG_S)
+        line = self.log.last_line()
+        return exit_text(code) + (f"; its last line: {line}" if line else "")
+
+
+def exit_text(code: int) -> str:
+    """Return a process's end in words: `killed by SIGKILL`, `exit code 3`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+
+
+def worker_environment(num_threads: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment with the thread counts, the way to this `mcf`, and `extra`."""
+    home = Path(mcf.__file__).resolve().parent.parent
+    is_installed = home.name in ("site-packages", "dist-packages")  # found anyway, and must not come before stdlib
+    paths = [*([] if is_installed else [str(home)]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    threads = dict.fromkeys(_THREAD_VARIABLES, str(num_threads))
+    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths), **extra}
+
+
+def spawn(
+    *, rank: int, num_workers: int, command: Sequence[str], env: Mapping[str, str], listen_fd: int | None
+) -> WorkerProcess:
+    """Start worker `rank` in a session of its own; rank 0 inherits `listen_fd`, where the workers meet."""
+    ours, theirs = socket.socketpair()
+    is_main = threading.current_thread() is threading.main_thread()
+    options = {"rank": rank, "world": num_workers, "fd": theirs.fileno(), "head": os.getpid(), "tie": int(is_main)}
+    options |= {} if listen_fd is None else {"listen-fd": listen_fd}
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    try:
+        popen = subprocess.Popen(
+            [*command, *arguments],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[theirs.fileno(), *([] if listen_fd is None else [listen_fd])],
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    channel = Channel(ours, peer=f"worker {rank}", send_timeout_s=SEND_TIMEOUT_S)
+    return WorkerProcess(rank=rank, popen=popen, channel=channel)
+
+
+def default_command() -> tuple[str, ...]:
+    """Return the command that runs a worker; `-P` keeps the user's working folder out of its imports."""
+    return (sys.executable, "-P", "-m", "mcf.dist.worker")
+
+
+def stop_all(workers: Sequence[WorkerProcess]) -> None:
+    """End all workers: a shutdown frame, then SIGTERM, then SIGKILL, about 1.2 s in all at the worst."""
+    for worker in workers:
+        _ask_to_stop(worker)
+    if not _all_dead_within(workers, _POLITE_S):
+        _signal_all(workers, signal.SIGTERM)
+        _all_dead_within(workers, _TERM_S)
+    kill_all(workers)
+
+
+def kill_all(workers: Sequence[WorkerProcess]) -> None:
+    """Kill and reap all workers at once; harmless when called again."""
+    _signal_all(workers, signal.SIGKILL)
+    for worker in workers:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # only a process stuck in the kernel
+            worker.popen.wait(_REAP_S)
+        worker.channel.close()
+        worker.log.join(_LOG_S)
+
+
+def _ask_to_stop(worker: WorkerProcess) -> None:
+    if worker.is_dead() or worker.channel.is_cut or worker.is_stopped():
+        return
+    try:
+        worker.channel.send("shutdown")
+    except TransportError:
+        return  # it is told by signals instead
+
+
+def _signal_all(workers: Sequence[WorkerProcess], number: signal.Signals) -> None:
+    for worker in workers:
+        worker.popen.send_signal(number)  # does nothing once the process has been reaped
+
+
+def _all_dead_within(workers: Sequence[WorkerProcess], limit_s: float) -> bool:
+    deadline_s = time.monotonic() + limit_s
+    while not all(worker.is_dead() for worker in workers):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,162 @@
+"""A worker process: `python -m mcf.dist.worker`, started by `mcf.dist.world` and by nothing else.
+
+Three threads: the main thread obeys frames one after the other; one thread reads frames, one sends heartbeats. The two
+start before anything heavy is imported and need the standard library alone. They also end the process (`os._exit`)
+when the head is gone, whatever the main thread is doing: a wait inside Gloo cannot be interrupted otherwise.
+"""
+
+import argparse
+import ctypes
+import importlib.metadata
+import os
+import platform
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mcf.dist import faults
+from mcf.dist.control import PROTOCOL, Channel, ChannelClosedError, Frame
+from mcf.errors import McfError, TransportError, UserError
+
+if TYPE_CHECKING:
+    from mcf.dist.session import Session
+
+BEAT_S = 0.5
+_LEAVE_S = 0.5
+_MESSAGE_CHARS = 4096
+_TRACE_CHARS = 32768
+_PR_SET_PDEATHSIG = 1
+_VERSIONED = ("mcf", "numpy", "torch", "transformers")
+
+Inbox = queue.SimpleQueue[Frame]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that head and workers must share, without importing anything."""
+    found = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Join the head that started this process and obey it until it says shutdown."""
+    options = _parse(argv)
+    faults.arm(options.rank, os.environ.get(faults.VARIABLE, ""))
+    faults.point("start")
+    channel = Channel(socket.socket(fileno=options.fd), peer="the head")
+    os.set_inheritable(options.fd, False)
+    if options.tie:
+        _die_with_head(options.head)
+    inbox: Inbox = queue.SimpleQueue()
+    threading.Thread(target=_read_frames, args=(channel, inbox), name="mcf-reader", daemon=True).start()
+    threading.Thread(target=_beat, args=(channel, options.head), name="mcf-beat", daemon=True).start()
+    channel.send("hello", rank=options.rank, pid=os.getpid(), protocol=PROTOCOL, versions=versions())
+    _obey_all(channel, inbox, options)
+    _leave(0)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="mcf.dist.worker", description="A worker of mcf; started by the head.")
+    for name in ("rank", "world", "fd", "head"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--tie", type=int, default=0, help="1: ask the system to kill this process with the head")
+    parser.add_argument("--listen-fd", type=int, default=-1, help="rank 0: the socket on which the workers meet")
+    return parser.parse_args(argv)
+
+
+def _die_with_head(head: int) -> None:
+    """Ask Linux to kill this process when the head's thread that started it (its main thread) ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != head:
+        _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _read_frames(channel: Channel, inbox: Inbox) -> None:
+    try:
+        while (frame := channel.recv()) is not None:
+            inbox.put(frame)
+            if frame.type == "shutdown":
+                time.sleep(_LEAVE_S)  # the main thread's chance to leave by itself
+                break
+    except ChannelClosedError:
+        pass  # the head is gone, and nobody is left to tell
+    except TransportError as exc:
+        print(f"worker: {exc}", file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def _beat(channel: Channel, head: int) -> None:
+    try:
+        while os.getppid() == head:
+            channel.send("beat")
+            time.sleep(BEAT_S)
+    except TransportError:
+        pass
+    os._exit(0)
+
+
+def _obey_all(channel: Channel, inbox: Inbox, options: argparse.Namespace) -> None:
+    session: Session | None = None
+    while (frame := inbox.get()).type != "shutdown":
+        try:
+            if frame.type == "join":
+                session = _join(frame, options)
+                channel.send("joined")
+            elif session is None:
+                raise TransportError(f"frame {frame.type!r} came before 'join'")
+            else:
+                session.handle(frame, channel.send)
+        except Exception as exc:
+            channel.send("error", **error_fields(exc))
+
+
+def _join(frame: Frame, options: argparse.Namespace) -> "Session":
+    """Import what is heavy, meet the other workers, and return what obeys from now on."""
+    faults.point("joining")
+    from mcf.dist.session import Session
+    from mcf.dist.transport import GlooTransport
+
+    transport = GlooTransport(
+        rank=options.rank,
+        world_size=options.world,
+        port=frame["port"],
+        listen_fd=options.listen_fd,
+        timeout_s=frame["timeout_s"],
+    )
+    return Session(transport)
+
+
+def error_fields(exc: Exception) -> dict[str, Any]:
+    """Return the fields of the `error` frame for `exc`: one line, and the traceback for --debug."""
+    text = " ".join(str(exc).split())[:_MESSAGE_CHARS]
+    is_ours = isinstance(exc, McfError)
+    fields: dict[str, Any] = {
+        "kind": type(exc).__name__,
+        "message": text if is_ours else f"{type(exc).__name__}: {text}",
+        "user": isinstance(exc, UserError),
+        "trace": "".join(traceback.format_exception(exc))[-_TRACE_CHARS:],
+    }
+    peer = getattr(exc, "peer", None)
+    return fields if peer is None else {**fields, "peer": peer}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+"""The head's side of the worker processes: start them, talk to them, end them all.
+
+1. A world is used by one thread at a time. It is either whole or gone: any error, Ctrl-C too, kills all workers before
+   it is raised, because workers that were left halfway cannot be trusted with the next request.
+2. Nothing outlives the head: workers end when their control channel closes, and on Linux the system kills them too.
+
+How trouble is noticed and who is blamed: `mcf.dist.watch`.
+"""
+
+import os
+import socket
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from mcf.dist import faults
+from mcf.dist.control import PROTOCOL, ChannelClosedError, ChannelStalledError, Frame
+from mcf.dist.process import WorkerProcess, default_command, kill_all, spawn, stop_all, worker_environment
+from mcf.dist.watch import TICK_S, Watch
+from mcf.dist.worker import versions
+from mcf.errors import RunError, TransportError, WorkerSilentError
+
+LOOPBACK = "127.0.0.1"
+SILENT_S = 4.0
+LINK_TIMEOUT_S = 1800.0
+PHASES = ("joining", "idle", "loading", "prefill", "convergence", "decode", "shutdown")
+OnMessage = Callable[[int, Frame], None]
+
+
+def threads_per_worker(num_workers: int) -> int:
+    """Return this process's share of cores for each of `num_workers`, at least 1."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, num_cores // num_workers)
+
+
+class World:
+    """`num_workers` joined worker processes. Use as a context manager, or call `close`.
+
+    `phase` (one of `PHASES`) says what the workers are doing; errors name it.
+    """
+
+    def __init__(self, processes: Sequence[WorkerProcess], *, silent_s: float, clock: Callable[[], float]) -> None:
+        self.phase = "joining"
+        self._clock = clock
+        self._silent_s = silent_s
+        self._gone_because = ""
+        self._processes = tuple(processes)
+        self._finalizer = weakref.finalize(self, kill_all, self._processes)  # at exit too
+        self._watch = Watch(processes, silent_s=silent_s, clock=clock)
+
+    @classmethod
+    def start(
+        cls,
+        num_workers: int,
+        *,
+        num_threads_per_worker: int,
+        env: Mapping[str, str] | None = None,
+        fault: str | None = None,
+        silent_s: float = SILENT_S,
+        command: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """Start the workers and wait until all have joined.
+
+        `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program.
+        Raises WorkerLostError, WorkerSilentError, WorkerFailedError or TransportError; no process is left then.
+        """
+        extra = {**(env or {}), **({} if fault is None else {faults.VARIABLE: fault})}
+        full_env = worker_environment(num_threads_per_worker, extra)
+        faults.parse(full_env.get(faults.VARIABLE, ""))
+        processes: list[WorkerProcess] = []
+        try:
+            with socket.create_server((LOOPBACK, 0)) as meeting:
+                for rank in range(num_workers):
+                    listen_fd = None if rank else meeting.fileno()
+                    processes.append(
+                        spawn(
+                            rank=rank,
+                            num_workers=num_workers,
+                            command=command or default_command(),
+                            env=full_env,
+                            listen_fd=listen_fd,
+                        )
+                    )
+                world = cls(processes, silent_s=silent_s, clock=clock)
+                world._join(meeting.getsockname()[1])
+        except BaseException:
+            kill_all(processes)
+            raise
+        return world
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers."""
+        return len(self._processes)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The workers' process ids, in rank order."""
+        return tuple(process.pid for process in self._processes)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the workers are gone."""
+        return bool(self._gone_because)
+
+    def log(self, rank: int) -> str:
+        """Return the tail of what worker `rank` has printed, for diagnosis."""
+        return self._processes[rank].log.text()
+
+    def send(self, rank: int, type: str, payload: bytes = b"", /, **fields: Any) -> None:
+        """Send one frame to worker `rank`. Raises WorkerLostError or WorkerSilentError if it cannot take it."""
+        with self._all_or_nothing():
+            try:
+                self._processes[rank].channel.send(type, payload, **fields)
+            except ChannelClosedError:
+                raise self._watch.blame_closed(rank, self.phase) from None
+            except ChannelStalledError:
+                raise WorkerSilentError(rank, self.phase, self._silent_s) from None
+
+    def broadcast(self, type: str, payload: bytes = b"", /, **fields: Any) -> None:
+        """Send the same frame to every worker."""
+        for rank in range(self.num_workers):
+            self.send(rank, type, payload, **fields)
+
+    def check(self) -> None:
+        """Raise WorkerLostError, WorkerFailedError or WorkerSilentError if something has gone wrong; do not wait."""
+        with self._all_or_nothing():
+            self._watch.pump(0.0, self.phase)
+
+    def recv_any(self, timeout_s: float | None = None) -> tuple[int, Frame] | None:
+        """Wait for one frame of any worker; None after `timeout_s`. Raises as `check`."""
+        deadline_s = None if timeout_s is None else self._clock() + timeout_s
+        with self._all_or_nothing():
+            while (found := self._next()) is None:
+                left_s = TICK_S if deadline_s is None else deadline_s - self._clock()
+                self._watch.pump(min(max(left_s, 0.0), TICK_S), self.phase)
+                if left_s <= 0:
+                    return self._next()
+            return found
+
+    def wait_for(
+        self, type: str, ranks: Sequence[int] | None = None, *, on_message: OnMessage | None = None
+    ) -> dict[int, Frame]:
+        """Wait for one frame `type` from each of `ranks` (all by default); return them by rank.
+
+        Other frames of these workers that come first go to `on_message(rank, frame)`; without it they are an error.
+        Later frames stay for the next call. Raises as `check`.
+        """
+        found: dict[int, Frame] = {}
+        wanted = set(range(self.num_workers) if ranks is None else ranks)
+        with self._all_or_nothing():
+            while True:
+                for rank in sorted(wanted):
+                    self._take(rank, type, found, on_message)
+                if len(found) == len(wanted):
+                    return found
+                self._watch.pump(TICK_S, self.phase)
+
+    def close(self) -> None:
+        """End all workers politely, by force after about a second; reaps them. Harmless when called again."""
+        self.phase = "shutdown"
+        try:
+            if not self.is_closed:
+                stop_all(self._processes)
+        finally:
+            self.kill()
+
+    def kill(self, why: str = "they were closed") -> None:
+        """Kill and reap all workers at once. Harmless when called again."""
+        self._gone_because = self._gone_because or why
+        kill_all(self._processes)
+        self._finalizer.detach()
+        self._watch.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc is None:
+            self.close()
+        else:
+            self.kill(_in_words(exc))
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        if self.is_closed:
+            raise RunError(f"the workers are gone: {self._gone_because}; start them again")
+        try:
+            yield
+        except BaseException as exc:
+            self.kill(_in_words(exc))
+            raise
+
+    def _join(self, port: int) -> None:
+        for rank, hello in self.wait_for("hello").items():
+            check_hello(hello, rank)
+        self.broadcast("join", port=port, timeout_s=LINK_TIMEOUT_S)
+        self.wait_for("joined")
+        for worker in self._watch.workers:
+            worker.has_joined = True
+        self.phase = "idle"
+
+    def _next(self) -> tuple[int, Frame] | None:
+        waiting = (worker for worker in self._watch.workers if worker.inbox)
+        return next(((worker.rank, worker.inbox.popleft()) for worker in waiting), None)
+
+    def _take(self, rank: int, type: str, found: dict[int, Frame], on_message: OnMessage | None) -> None:
+        inbox = self._watch.workers[rank].inbox
+        while inbox and rank not in found:
+            frame = inbox.popleft()
+            if frame.type == type:
+                found[rank] = frame
+            elif on_message is not None:
+                on_message(rank, frame)
+            else:
+                raise TransportError(f"worker {rank} sent {frame.type!r} during {self.phase}; expected {type!r}")
+
+
+def check_hello(hello: Frame, rank: int) -> None:
+    """Raise TransportError unless a worker's `hello` fits this head: its rank, the protocol and all versions."""
+    expected: dict[str, object] = {"rank": rank, "protocol": PROTOCOL, **versions()}
+    got = {"rank": hello["rank"], "protocol": hello["protocol"], **hello["versions"]}
+    wrong = [name for name in expected.keys() | got.keys() if expected.get(name) != got.get(name)]
+    for name in sorted(wrong):
+        raise TransportError(
+            f"worker {rank} cannot join: its {name} is {got.get(name)}, the head's is {expected.get(name)}; "
+            "run head and workers from one installation"
+        )
+
+
+def _in_words(exc: BaseException) -> str:
+    return str(exc).strip() or type(exc).__name__
