@@ -5,7 +5,7 @@ one layer is one contiguous piece of memory: it is sent as it lies. Own blocks f
 copies take pages of their own from the top. Stream slots lie in a flat buffer beside it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -134,7 +134,7 @@ class PagePool:
         yield from join_runs((p * self.page, n) for p, n in zip(pages, sizes, strict=True))
 
 
-def join_runs(runs: Iterator[Run] | list[Run] | zip[Run]) -> Iterator[Run]:
+def join_runs(runs: Iterable[Run]) -> Iterator[Run]:
     """Join runs that lie next to one another."""
     last: Run | None = None
     for start, size in runs:

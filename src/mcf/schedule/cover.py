@@ -86,12 +86,7 @@ class _Cover:
             elif kind == MERGE:
                 yield from self._attends(target)
             elif kind == RECV:
-                send = self.ref[target]
-                for source in self.inputs_of[self.bounds[send] : self.bounds[send + 1]]:
-                    if self.kind[source] == ATTEND:
-                        yield source
-                    elif self.kind[source] == MERGE:
-                        yield from self._attends(source)
+                yield from self._attends(self.ref[target])
 
     def _weight(self, sets: Array, chunk: int) -> int:
         """Token-heads of the sets in chunks before `chunk`."""

@@ -13,12 +13,14 @@ def use_pairs(sched: Schedule) -> tuple[Array, Array]:
     keys = group_keys(steps, sched.meta.num_chunks)
     recvs = np.flatnonzero((steps["kind"] == RECV) & (steps["payload"] == KV))
     users = np.flatnonzero((steps["kind"] == ATTEND) | ((steps["kind"] == SEND) & (steps["payload"] == KV)))
+    if not len(recvs):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     user_keys, recv_keys = keys[users], keys[recvs]
     bounds = np.flatnonzero(np.diff(recv_keys, prepend=-1))
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     firsts = np.searchsorted(user_keys, recv_keys[bounds])
     lasts = np.searchsorted(user_keys, recv_keys[bounds], side="right")
-    ends = [*bounds[1:].tolist(), len(recvs)]
+    ends = np.append(bounds, len(recvs))[1:].tolist()
     for a, b, lo, hi in zip(bounds.tolist(), ends, firsts.tolist(), lasts.tolist(), strict=True):
         mine, rows = recvs[a:b], users[lo:hi]
         i, j = np.nonzero(intersects(steps[mine][:, None], steps[rows][None, :]))

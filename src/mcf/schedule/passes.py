@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcf.schedule.schedule import Array, Route, Schedule
-from mcf.schedule.steps import ATTEND, DRAIN, FREE, KEEP, KV, MERGE, NIC, NONE, RECV, SEND, STEP, STREAM
+from mcf.schedule.steps import ATTEND, DRAIN, FREE, KEEP, KV, MERGE, NIC, NONE, RECV, SEND, STATE, STEP, STREAM
 
 SET_FIELDS = ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")
 
@@ -233,11 +233,15 @@ def _expand_after(sched: Schedule, plain: Array, hops: list[_Hop], place: Array)
     new_of = {int(r): int(place[i]) for i, r in enumerate(plain)}
     hop_to = {(h.row, h.dst): int(place[len(plain) + i]) for i, h in enumerate(hops)}
     roots: dict[int, list[int]] = {}
-    for i, h in enumerate(hops):
-        if h.src == int(sched.steps[h.row]["node"]):
-            roots.setdefault(h.row, []).append(int(place[len(plain) + i]))
     seg_out: list[int] = []
     tgt_out: list[int] = []
+    for i, h in enumerate(hops):
+        row = int(place[len(plain) + i])
+        if h.src == int(sched.steps[h.row]["node"]):
+            roots.setdefault(h.row, []).append(row)
+        elif sched.steps[h.row]["payload"] == STATE:  # a forwarded state is the one that arrived
+            seg_out.append(row)
+            tgt_out.append(hop_to[h.row, h.src])
     for s, t in zip(segment.tolist(), target.tolist(), strict=True):
         goal = new_of[t] if t in new_of else hop_to[t, int(sched.steps[s]["node"])]
         for row in [new_of[s]] if s in new_of else roots.get(s, []):

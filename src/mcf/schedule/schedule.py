@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcf.schedule.meta import ScheduleMeta
-from mcf.schedule.steps import ALL, DECODE, KV, QUERY, SEND
+from mcf.schedule.steps import ALL, DECODE, KV, QUERY, SEND, Step
 
 Edge = tuple[int, int]
 Route = tuple[Edge, ...]
@@ -105,6 +105,10 @@ class Schedule:
         """Token spans [(lo, hi)] that a node computes in a chunk, ascending."""
         lo, hi = self.piece_bounds.get((chunk, node), (0, 0))
         return [(int(p["lo"]), int(p["hi"])) for p in self.pieces[lo:hi]]
+
+    def step(self, row: int) -> Step:
+        """One row as a named tuple of ints."""
+        return Step(*self.steps[row].tolist())
 
     def after_of(self, row: int) -> Sequence[int]:
         """Rows that must have completed before `row` starts."""

@@ -1,5 +1,7 @@
 """The columns of a schedule and their codes. This file, with meta.py and pieces.py, IS the format."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 PRODUCE, SEND, RECV, ATTEND, MERGE, DRAIN, FREE = range(1, 8)
@@ -31,3 +33,28 @@ OWNER = np.dtype([("chunk", "<i4"), ("maker", "<i4"), ("group", "<i4"), ("owner"
 
 NEW_KV, FETCHED_KV, QUERY_BYTES, STATE_BYTES = 1, 2, 3, 4
 PURPOSE_NAMES = {NEW_KV: "new_kv", FETCHED_KV: "fetched_kv", QUERY_BYTES: "query", STATE_BYTES: "state"}
+
+
+class Step(NamedTuple):
+    """A view of one row: the same columns by name."""
+
+    kind: int
+    lane: int
+    stage: int
+    node: int
+    chunk: int
+    c_lo: int
+    c_hi: int
+    m_lo: int
+    m_hi: int
+    h_lo: int
+    h_hi: int
+    payload: int
+    hold: int
+    ahead: int
+    q: int
+    dst: int
+    route: int
+    ref: int
+    after_lo: int
+    after_hi: int

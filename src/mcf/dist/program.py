@@ -1,0 +1,71 @@
+"""One node's list, cut into the loops that the runtime walks: rows, what each waits for, and when slots are released.
+
+Only arithmetic on the schedule: what is written there, made quick to look up. Nothing is decided here.
+"""
+
+from dataclasses import dataclass, field
+
+from mcf.schedule import Schedule
+from mcf.schedule.deadlock import last_uses, use_pairs
+from mcf.schedule.passes import group_keys
+from mcf.schedule.steps import ATTEND, DRAIN, FREE, NIC, PRODUCE, QUERY, RECV, SEND, Step
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """What one node runs per layer in one chunk (or per layer and token in decode), after `retire`, which runs once."""
+
+    chunk: int
+    stage: int
+    retire: list[tuple[int, Step]] = field(default_factory=list)
+    rows: list[tuple[int, Step]] = field(default_factory=list)
+    num_pre: int = 0
+    deps: dict[int, list[int]] = field(default_factory=dict)  # row -> receives whose arrival it waits for
+    after: dict[int, list[int]] = field(default_factory=dict)  # row -> rows of this list that it waits for
+    releases: dict[int, list[int]] = field(default_factory=dict)  # last use -> receives whose slot it releases
+    readers: dict[int, list[int]] = field(default_factory=dict)  # receive -> sends that forward from it
+    max_ahead: int = 0
+
+
+def loops(sched: Schedule, node: int) -> dict[tuple[int, int], Loop]:
+    """(stage, chunk) -> Loop of one node."""
+    keys = group_keys(sched.steps, sched.meta.num_chunks)
+    recv, user = use_pairs(sched)
+    last = last_uses(sched, (recv, user))
+    rows = sched.node_rows(node)
+    mine = (recv >= rows.start) & (recv < rows.stop)
+    out: dict[tuple[int, int], Loop] = {}
+    for row in rows:
+        step = sched.step(row)
+        loop = out.setdefault((step.stage, step.chunk), Loop(chunk=step.chunk, stage=step.stage))
+        (loop.retire if step.kind in (DRAIN, FREE) else loop.rows).append((row, step))
+        loop.after[row] = [r for r in sched.after_of(row) if keys[r] == keys[row]]
+        if step.kind in (SEND, RECV):
+            loop.max_ahead = max(loop.max_ahead, step.ahead)
+        if step.kind == RECV and last[row] >= 0:
+            loop.releases.setdefault(int(last[row]), []).append(row)
+    for r, u in zip(recv[mine].tolist(), user[mine].tolist(), strict=True):
+        step = sched.step(u)
+        loop = out[step.stage, step.chunk]
+        loop.deps.setdefault(u, []).append(r)
+        if step.kind == SEND:
+            loop.readers.setdefault(r, []).append(u)
+    for loop in out.values():
+        _finish(loop)
+    return out
+
+
+def _finish(loop: Loop) -> None:
+    produces = [i for i, (_, step) in enumerate(loop.rows) if step.kind == PRODUCE]
+    loop.num_pre = produces[0] if produces else 0
+    queries = {step.q: row for row, step in loop.rows if step.kind == RECV and step.payload == QUERY}
+    for row, step in loop.rows:
+        if step.kind == ATTEND and step.q != step.node and step.q in queries:
+            loop.deps.setdefault(row, []).append(queries[step.q])
+        recvs = {r for r, s in loop.rows if s.kind == RECV}
+        loop.deps.setdefault(row, []).extend(r for r in loop.after[row] if r in recvs)
+
+
+def lanes(rows: list[tuple[int, Step]]) -> tuple[list[tuple[int, Step]], list[tuple[int, Step]]]:
+    """Split rows into the compute lane and the NIC lane, each in list order."""
+    return [r for r in rows if r[1].lane != NIC], [r for r in rows if r[1].lane == NIC]
