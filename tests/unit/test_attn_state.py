@@ -66,7 +66,7 @@ def shifted_states(deltas, dtype, rows=2, heads=2, dim=3, seed=0):
     heads=st.sampled_from([(1, 1), (2, 2), (4, 2), (6, 2), (3, 1)]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_attend_equals_dense_softmax(seed, num_rows, num_keys, heads, data):
     q, k, v = tensors(seed, num_rows, num_keys, *heads)
     positions = st.lists(st.integers(0, 12), min_size=num_rows + num_keys, max_size=num_rows + num_keys)
@@ -80,7 +80,7 @@ def test_attend_equals_dense_softmax(seed, num_rows, num_keys, heads, data):
 
 
 @given(seed=st.integers(0, 2**16), cuts=st.lists(st.integers(0, 12), max_size=7), order=st.randoms())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_merging_parts_equals_attending_the_whole(seed, cuts, order):
     q, k, v = tensors(seed, 5, 12)
     q_pos, k_pos = np.arange(5) * 3, np.arange(12)

@@ -105,8 +105,8 @@ def attend_decode(q: Tensor, kv_pairs: Sequence[KvPair], scale: float) -> TorchS
 def _run_call(call: Call, q: Tensor, folded: Tensor, kv_runs: Sequence[KvRun], scale: float, total: _Total) -> None:
     lo, hi = call.row_lo, call.row_hi
     pairs = [(kv_runs[run][0][first:last], kv_runs[run][1][first:last]) for run, first, last in call.keys]
-    if call.causal:
-        total.add(lo, hi, *_causal_square(q[lo:hi], *pairs[0], scale))
+    if call.square:
+        total.add(lo, hi, *_causal_squares(q[lo:hi], *pairs[0], call.square, scale))
         return
     group = folded.shape[1] // len(q)
     for k, v in _copy_short_runs(pairs, hi - lo):
@@ -161,11 +161,11 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple
     return out, lse
 
 
-def _causal_square(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attend q [n, Hq, d] to k and v [n, Hkv, d] of the same positions -> out [n, Hq, d], lse [n, Hq]."""
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+def _causal_squares(q: Tensor, k: Tensor, v: Tensor, square: int, scale: float) -> tuple[Tensor, Tensor]:
+    """Attend q [n, Hq, d] to k and v [n, Hkv, d], each block of `square` tokens to itself -> [n, Hq, d], [n, Hq]."""
+    q, k, v = (x.view(-1, square, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
     out, lse = _flash(q, k, v, True, scale)
-    return out[0].transpose(0, 1), lse[0].transpose(0, 1)
+    return out.transpose(1, 2).flatten(0, 1), lse.transpose(1, 2).flatten(0, 1)
 
 
 def _unmasked(folded: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
