@@ -110,7 +110,9 @@ def safetensors_header(path: Path) -> dict[str, Any]:
         prefix = file.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
         if not 2 <= length <= MAX_HEADER_BYTES:
-            raise ModelError(f"{path.name} is no safetensors file (header length {length}): get the file again")
+            raise ModelError(
+                f"{path.name} is no safetensors file (header length {length}): expected safetensors; get the file again"
+            )
         if 8 + length > size:
             raise _cut(path, size, 8 + length, "inside its header")
         header = _parse_header(path, file.read(length))
@@ -162,7 +164,9 @@ def _check_shards(folder: Path, index: Mapping[str, Any]) -> None:
     headers = {name: safetensors_header(folder / name) for name in shards}
     for tensor, name in weight_map.items():
         if tensor not in headers[name]:
-            raise ModelError(f"{name} in {folder} lacks tensor {tensor!r}, which {INDEX} promises; get the file again")
+            raise ModelError(
+                f"{name} in {folder} lacks tensor {tensor!r}: expected it there, as {INDEX} says; get the file again"
+            )
 
 
 def _is_file_name(name: object) -> bool:

@@ -87,7 +87,7 @@ def _check_room(folder: Path, need_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < need_bytes + _SPARE_BYTES:
         raise ModelError(
-            f"the converted model needs {_mib(need_bytes + _SPARE_BYTES)} in {folder}: got {_mib(free)} free; "
+            f"got {_mib(free)} free in {folder}: expected {_mib(need_bytes + _SPARE_BYTES)} for the converted model; "
             "free some, or set MCF_CACHE to another folder"
         )
 

@@ -16,6 +16,13 @@ from mcf.engine.gguf_parts import GgufModel
 from mcf.errors import ModelError
 
 ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's RoPE scaling, one divisor per frequency
+# All Llama 3.1 to 3.3 models share these; their `factor` (8 or 32) is the largest divisor in the file.
+_LLAMA3_ROPE: dict[str, Any] = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 _IGNORED = re.compile(r"rope_freqs\.weight|blk\.\d+\.attn_rot_embd")  # positions only, no weights
 _TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -203,13 +210,30 @@ def _rope(meta: _Metadata, head_dim: int) -> dict[str, Any]:
     if kind != "none" and not isclose(float(meta.get("rope.scaling.factor", 1.0)), 1.0):
         _refuse_rope(meta, f"RoPE scaling {kind!r}")
     meta.require("rope.scale_linear", 1.0)
-    if any(t.name == ROPE_FACTORS for t in meta.model.tensors):
-        _refuse_rope(meta, f"RoPE factors ({ROPE_FACTORS})")
-    return {"rope_type": "default", "rope_theta": theta}
+    factors = next((t for t in meta.model.tensors if t.name == ROPE_FACTORS), None)
+    if factors is None:
+        return {"rope_type": "default", "rope_theta": theta}
+    values = np.fromfile(factors.part, dtype="<f4", count=factors.num_bytes // 4, offset=factors.start_byte)
+    guess = _LLAMA3_ROPE | {"rope_theta": theta, "factor": float(values.max(initial=1.0))}
+    if factors.ggml_type != 0 or not _is_close(values, _llama3_divisors(guess, head_dim)):
+        _refuse_rope(meta, f"RoPE factors ({ROPE_FACTORS}) other than Llama 3's")
+    return guess
+
+
+def _llama3_divisors(rope: dict[str, Any], head_dim: int) -> NDArray[np.float64]:
+    """Return what Llama 3's RoPE scaling divides each frequency by, as llama.cpp stores it."""
+    wave = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    smooth = np.clip((rope["original_max_position_embeddings"] / wave - low) / (high - low), 0.0, 1.0)
+    return np.asarray(1.0 / ((1.0 - smooth) / factor + smooth))
+
+
+def _is_close(values: NDArray[np.float32], expected: NDArray[np.float64]) -> bool:
+    return values.shape == expected.shape and bool(np.allclose(values, expected, rtol=1e-4))
 
 
 def _refuse_rope(meta: _Metadata, what: str) -> None:
     raise ModelError(
-        f"{meta.file} carries {what}: expected plain RoPE, since a GGUF file does not say how such positions were "
-        "made; give the model as a Hugging Face folder of safetensors instead"
+        f"{meta.file} carries {what}: expected plain RoPE or Llama 3's, since a GGUF file does not say enough about "
+        "others; give the model as a Hugging Face folder of safetensors instead"
     )

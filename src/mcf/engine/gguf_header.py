@@ -212,8 +212,8 @@ def _check_size(header: GgufHeader, data: mmap.mmap) -> None:
     if size < end:
         tensor = next(t for t in header.tensors if t.start_byte + t.num_bytes > size)
         raise ModelError(
-            f"{header.path.name} ends at byte {size}, inside tensor {tensor.name!r}: its header promises {end} bytes "
-            f"({end - size} are missing); the download was cut off, get the file again"
+            f"{header.path.name} ends at byte {size}, inside tensor {tensor.name!r}: expected {end} bytes, as its "
+            f"header says ({end - size} are missing); the download was cut off, get the file again"
         )
     for second in {end, -(-end // header.alignment) * header.alignment}:
         if data[second : second + 4] == MAGIC:

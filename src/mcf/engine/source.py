@@ -46,6 +46,8 @@ def resolve(model: str, *, cache_dir: Path | None = None, progress: Progress | N
     `cache_dir` takes the place of the cache root for converted GGUF files. `progress(stage, done, total)` is called
     with the stages `hash`, `tokenizer`, `convert` (of a GGUF file) and `download` (of a hub model).
     """
+    if not model.strip():
+        raise ModelError("MODEL is empty: expected a Hugging Face folder, a .gguf file, a hub id or demo; give one")
     report = progress or _silent
     root = cache_dir or gguf_cache.default_root()
     if model == DEMO:

@@ -59,11 +59,18 @@ def cut_file(path: Path, size: float | int) -> Path:
     return path
 
 
-def make_model_gguf(path: Path, folder: Path, *, quant: str = "F32", extra: dict[str, Any] | None = None) -> Path:
+def make_model_gguf(
+    path: Path,
+    folder: Path,
+    *,
+    quant: str = "F32",
+    extra: dict[str, Any] | None = None,
+    extra_tensors: dict[str, Any] | None = None,
+) -> Path:
     """Write a toy model folder (llama, qwen2 or qwen3, with ToyTok) as one GGUF file and return its path.
 
     `quant` is the type of the matrices (F32, F16, Q8_0, ...; norms stay float32). `extra` are more metadata values:
-    strings, floats or ints, by full key.
+    strings, floats or ints, by full key. `extra_tensors` are more tensors, float32 arrays by GGUF name.
     """
     from gguf import GGMLQuantizationType, quants
     from safetensors.numpy import load_file
@@ -75,6 +82,8 @@ def make_model_gguf(path: Path, folder: Path, *, quant: str = "F32", extra: dict
     for key, value in (extra or {}).items():
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}[type(value)]
         add(key, value)
+    for name, values in (extra_tensors or {}).items():
+        writer.add_tensor(name, values)
     for name, values in load_file(folder / "model.safetensors").items():
         kind = GGMLQuantizationType[quant if values.ndim == 2 else "F32"]
         rows = _interleaved(name, values, config) if config["model_type"] == "llama" else values

@@ -99,8 +99,8 @@ def make_toy_model(
 ) -> Path:
     """Write a tiny random model (config, safetensors, ToyTok) into the folder and return it.
 
-    `sizes` are the arguments of `toy_config`. Weights are scaled so that attention matters and logits spread by about 2:
-    the greedy top-two margin is at least 1e-3 nearly always. `shard_bytes` splits the weights into shards.
+    `sizes` are the arguments of `toy_config`. Weights are scaled so that attention matters and logits spread by about
+    2: the greedy top-two margin is at least 1e-3 nearly always. `shard_bytes` splits the weights into shards.
     """
     import torch
     import transformers
