@@ -13,8 +13,6 @@ def use_pairs(sched: Schedule) -> tuple[Array, Array]:
     keys = group_keys(steps, sched.meta.num_chunks)
     recvs = np.flatnonzero((steps["kind"] == RECV) & (steps["payload"] == KV))
     users = np.flatnonzero((steps["kind"] == ATTEND) | ((steps["kind"] == SEND) & (steps["payload"] == KV)))
-    if not len(recvs):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
     user_keys, recv_keys = keys[users], keys[recvs]
     bounds = np.flatnonzero(np.diff(recv_keys, prepend=-1))
     left, right = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -57,7 +55,7 @@ def _edges(sched: Schedule, pairs: tuple[Array, Array]) -> tuple[Array, Array]:
     waits = (s["ahead"][recv] == 0) | ((s["kind"][user] == SEND) & (s["ahead"][user] == s["ahead"][recv]))
     parts.append((recv[waits] + num, user[waits]))
     parts.append(_query_edges(sched, keys))
-    parts.append(_reuse_edges(sched, keys, last_uses(sched, pairs)))
+    parts.append(_reuse_edges(sched, keys, pairs))
     return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
 
 
@@ -76,16 +74,16 @@ def _query_edges(sched: Schedule, keys: Array) -> tuple[Array, Array]:
     return recvs[order][np.repeat(lo, hi - lo) + offset] + num, user
 
 
-def _reuse_edges(sched: Schedule, keys: Array, last: Array) -> tuple[Array, Array]:
-    """A slot is free for the next KV receive of the group when its last use has ended."""
+def _reuse_edges(sched: Schedule, keys: Array, pairs: tuple[Array, Array]) -> tuple[Array, Array]:
+    """A slot is free for the first KV receive after its last use when all its uses have ended, forwards too."""
     s, num = sched.steps, len(sched.steps)
     recvs = np.flatnonzero((s["kind"] == RECV) & (s["payload"] == KV))
-    used = last[last >= 0]
-    nxt = np.searchsorted(recvs, used)
-    inside = nxt < len(recvs)
-    used, nxt = used[inside], recvs[nxt[inside]]
-    near = keys[used] == keys[nxt]
-    return used[near] + num, nxt[near]
+    last, users = last_uses(sched, pairs)[pairs[0]], pairs[1]
+    nxt = np.searchsorted(recvs, last)
+    inside = (last >= 0) & (nxt < len(recvs))
+    users, nxt = users[inside], recvs[nxt[inside]]
+    near = keys[users] == keys[nxt]
+    return users[near] + num, nxt[near]
 
 
 def stuck_rows(sched: Schedule, pairs: tuple[Array, Array]) -> Array:

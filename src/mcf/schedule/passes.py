@@ -91,7 +91,7 @@ def _positions(sched: Schedule, recvs: Array) -> Array:
     k = np.searchsorted(attends, first) - before_group
     early = (first < 0) | (k < meta.stream_slots)
     anchor = attends[np.minimum(before_group + np.maximum(k - meta.stream_slots + 1, 0), len(attends) - 1)]
-    pos[late] = np.where(early, pos[late], anchor)
+    pos[late] = np.where(early, pos[late], np.minimum(anchor, np.where(first < 0, anchor, first)))
     return pos
 
 
@@ -175,11 +175,12 @@ def strip_recvs(sched: Schedule) -> Schedule:
 
 @dataclass
 class _Hop:
-    """One plain send of an expanded tree: original row, from, to; forwards are inserted before `pos`."""
+    """One plain send of an expanded tree: original row, from, to, hops from the root; forwards are inserted before `pos`."""
 
     row: int
     src: int
     dst: int
+    depth: int
     pos: int
 
 
@@ -196,8 +197,8 @@ def unicast(sched: Schedule) -> Schedule:
     extra["node"], extra["dst"], extra["route"] = [h.src for h in hops], [h.dst for h in hops], NONE
     rows = np.concatenate([steps[plain], extra])
     pos = np.concatenate([plain, [h.pos for h in hops]])
-    is_forward = np.concatenate([np.ones(len(plain)), [float(h.pos == h.row) for h in hops]])
-    order = np.lexsort((np.arange(len(rows)), is_forward, pos, rows["node"]))
+    rank = np.concatenate([np.full(len(plain), len(rows)), [h.depth if h.depth else len(rows) for h in hops]])
+    order = np.lexsort((np.arange(len(rows)), rank, pos, rows["node"]))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     segment, target = _expand_after(bare, plain, hops, place)
@@ -209,22 +210,30 @@ def unicast(sched: Schedule) -> Schedule:
 def _hops(sched: Schedule, row: int) -> list[_Hop]:
     root = int(sched.steps[row]["node"])
     route: Route = sched.routes[int(sched.steps[row]["route"])]
-    return [_Hop(row, a, b, row if a == root else _forward_position(sched, row, a)) for a, b in route]
+    depth = {root: 0}
+    out = []
+    for a, b in route:
+        depth[b] = depth[a] + 1
+        out.append(_Hop(row, a, b, depth[a], row if a == root else _forward_position(sched, row, a)))
+    return out
 
 
 def _forward_position(sched: Schedule, row: int, node: int) -> int:
-    """Before the node's first attend of the set in this group, else at the group's end."""
-    steps = sched.steps
-    rows = np.arange(*sched.node_bounds[node : node + 2])
-    keys = group_keys(steps[rows], sched.meta.num_chunks)
-    want = steps[row : row + 1].copy()
-    want["node"] = node
-    key = group_keys(want, sched.meta.num_chunks)[0]
-    lo, hi = np.searchsorted(keys, [key, key + 1])
-    group = rows[lo:hi]
-    hit = (steps[group]["kind"] == ATTEND) & intersects(steps[group], steps[row])
-    first = group[hit]
-    return int(first[0]) if len(first) else int(rows[0] + hi if len(rows) else sched.node_bounds[node])
+    """Before the first attend of the node's group that uses the payload, else before its first attend, else at its end.
+
+    States come last: only merges wait for them, and nothing of a layer waits for its merges.
+    """
+    step = sched.steps[row : row + 1].copy()
+    step["node"] = node
+    keys = group_keys(sched.steps, sched.meta.num_chunks)
+    key = group_keys(step, sched.meta.num_chunks)[0]
+    lo, hi = (int(x) for x in np.searchsorted(keys, [key, key + 1]))
+    attends = lo + np.flatnonzero(sched.steps["kind"][lo:hi] == ATTEND)
+    if not len(attends) or step["payload"] == STATE:
+        return hi
+    sets = sched.steps[attends]
+    hit = intersects(sets, step) if step["payload"] == KV else sets["q"] == step["q"]
+    return int(attends[hit.argmax()])
 
 
 def _expand_after(sched: Schedule, plain: Array, hops: list[_Hop], place: Array) -> tuple[Array, Array]:
