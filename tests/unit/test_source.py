@@ -516,7 +516,7 @@ class TestOtherNames:
         found = resolve("someone/toy")
         assert (found.name, found.folder) == ("someone/toy", repo / "snapshots" / commit)
         (found.folder / "model.safetensors").unlink()
-        assert "has no weights" in refusal("someone/toy")
+        assert "has no safetensors weights on the hub" in refusal("someone/toy")
 
     def test_only_safe_files_are_asked_of_the_hub(self, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import huggingface_hub

@@ -8,6 +8,7 @@ Rules:
 4. What a killed conversion leaves behind is removed by the next one, which holds the lock.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -63,10 +64,9 @@ def is_whole(folder: Path) -> bool:
 
 
 def _make(model: GgufModel, folder: Path, need_bytes: int, progress: Progress) -> None:
-    from filelock import FileLock
-
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, also by a kill
         if is_whole(folder):
             return  # another process made it while this one waited
         for leftover in folder.parent.glob(f"{folder.name}.tmp*"):

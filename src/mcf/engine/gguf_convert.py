@@ -103,7 +103,7 @@ def _write_weights(
     file.write(struct.pack("<Q", len(header)) + header)
     done = 0
     for name, values in _dequantised(tensors):
-        file.write(restore_rows(name, values, config, family).astype("<f4", copy=False).tobytes())
+        file.write(np.ascontiguousarray(restore_rows(name, values, config, family), dtype="<f4").data)
         done += values.nbytes
         progress("convert", done, end)
 

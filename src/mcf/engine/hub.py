@@ -36,7 +36,7 @@ def download(hub_id: str, progress: Progress) -> Path:
             "on this machine; give a folder or a .gguf file, or do `pip install huggingface_hub`"
         ) from None
     try:
-        return Path(
+        folder = Path(
             snapshot_download(hub_id, allow_patterns=WANTED, ignore_patterns=UNWANTED, tqdm_class=_bar(progress))
         )
     except GatedRepoError as error:
@@ -48,6 +48,13 @@ def download(hub_id: str, progress: Progress) -> Path:
     except (HfHubHTTPError, OSError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise _refuse(hub_id, f"could not be downloaded ({why})", "try again later") from error
+    if not any(folder.glob("*.safetensors")):
+        raise _refuse(
+            hub_id,
+            "has no safetensors weights on the hub (pickled weights are never downloaded)",
+            "choose a model with safetensors, or download a .gguf file and give that",
+        )
+    return folder
 
 
 def _unreachable(error: Exception) -> tuple[str, str]:

@@ -4,16 +4,28 @@ torch and transformers are imported when a toy is made, so that `mcf.testing` ca
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcf.testing.toygguf import cut_file, make_model_gguf, make_toy_gguf, make_toy_gguf_parts
 from mcf.testing.toytok import EOS, NUM_TOKENS, SPECIAL_IDS, make_toy_tokenizer
 
-__all__ = ["Family", "Reference", "Rope", "make_toy_model", "make_toy_tokenizer", "reference_generate", "toy_config"]
+__all__ = [
+    "Family",
+    "Reference",
+    "Rope",
+    "cut_file",
+    "make_model_gguf",
+    "make_toy_gguf",
+    "make_toy_gguf_parts",
+    "make_toy_model",
+    "make_toy_tokenizer",
+    "reference_generate",
+    "toy_config",
+]
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 Rope = Literal["default", "linear", "llama3", "yarn"]
@@ -38,8 +50,7 @@ _ROPES: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reference:
+class Reference(NamedTuple):
     """What one process says: generated ids [n], their logits [n, vocab] (float32), and top-two margins [n]."""
 
     ids: list[int]
