@@ -50,11 +50,28 @@ MESSAGES: dict[str, Message] = {
     "joined": Message(),
     "pong": Message(required={"token": int, "num_threads": int}),
     "echoed": Message(required={"counters": list}),
+    "loaded": Message(required={"num_layers": int, "vocab_size": int, "weight_bytes": int}),
+    "planned": Message(required={"pool_bytes": int}),
+    "progress": Message(required={"chunk": int, "held_tokens": int}),
+    "prefilled": Message(required={"t_start": float, "t_end": float}, max_payload_bytes=MAX_PAYLOAD_BYTES),
+    "converged": Message(required={"blocks": list, "peak_bytes": int, "in_use_bytes": int}),
+    "logits": Message(max_payload_bytes=MAX_PAYLOAD_BYTES),
+    "finished": Message(required={"counters": list, "peak_bytes": int}, max_payload_bytes=MAX_PAYLOAD_BYTES),
     "error": Message(required={"kind": str, "message": str, "user": bool}, optional={"peer": int, "trace": str}),
     # head -> worker
     "join": Message(required={"port": int, "timeout_s": float}),
     "ping": Message(required={"token": int}),
     "echo_state": Message(required={"num_floats": int}),
+    "load": Message(required={"folder": str, "dtype": str, "num_threads": int}),
+    "plan": Message(
+        required={"sha256": str, "page_bytes": int, "slot_bytes": int},
+        optional={"poison": bool},
+        max_payload_bytes=MAX_PAYLOAD_BYTES,
+    ),
+    "prefill": Message(max_payload_bytes=MAX_PAYLOAD_BYTES),
+    "converge": Message(),
+    "decode": Message(required={"token": int, "index": int, "want_logits": bool}),
+    "finish": Message(),
     "shutdown": Message(),
 }
 

@@ -60,6 +60,13 @@ class LoadedModel:
     vocab_size: int
     dtype: torch.dtype
 
+    @property
+    def scale(self) -> float | None:
+        """The factor on attention scores that the model's layers use; None: one over the root of the head size."""
+        found = (m.scaling for m in self.model.modules() if hasattr(m, "layer_idx") and hasattr(m, "scaling"))
+        scale: Any = next(found, None)
+        return None if scale is None else float(scale)
+
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, runtime: Runtime, *, logits_row: int | None = None
     ) -> torch.Tensor | None:

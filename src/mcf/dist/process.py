@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -110,31 +110,42 @@ def worker_environment(num_threads: int, extra: Mapping[str, str]) -> dict[str, 
 
 
 def spawn(
-    *, rank: int, num_workers: int, command: Sequence[str], env: Mapping[str, str], listen_fd: int | None
+    rank: int, num_workers: int, command: Sequence[str], env: Mapping[str, str], meeting: socket.socket
 ) -> WorkerProcess:
-    """Start worker `rank` in a session of its own; rank 0 inherits `listen_fd`, where the workers meet."""
+    """Start worker `rank` in a session of its own; rank 0 inherits `meeting`, where the workers listen for each other."""
     ours, theirs = socket.socketpair()
     is_main = threading.current_thread() is threading.main_thread()
     options = {"rank": rank, "world": num_workers, "fd": theirs.fileno(), "head": os.getpid(), "tie": int(is_main)}
-    options |= {} if listen_fd is None else {"listen-fd": listen_fd}
-    arguments = [f"--{name}={value}" for name, value in options.items()]
-    try:
+    options |= {} if rank else {"listen-fd": meeting.fileno()}
+    with theirs:
         popen = subprocess.Popen(
-            [*command, *arguments],
+            [*command, *(f"--{name}={value}" for name, value in options.items())],
             env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=[theirs.fileno(), *([] if listen_fd is None else [listen_fd])],
+            pass_fds=[theirs.fileno(), *([] if rank else [meeting.fileno()])],
             start_new_session=True,
         )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
     channel = Channel(ours, peer=f"worker {rank}", send_timeout_s=SEND_TIMEOUT_S)
     return WorkerProcess(rank=rank, popen=popen, channel=channel)
+
+
+@contextlib.contextmanager
+def ctrl_c_held_back() -> Iterator[None]:
+    """Let Ctrl-C wait while a process starts: one that had started and was not yet noted would be left behind."""
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+        yield
+        return
+    held: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 def default_command() -> tuple[str, ...]:

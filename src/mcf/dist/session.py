@@ -1,14 +1,20 @@
 """What a worker does once it has joined: one method for each message of the head."""
 
+import math
 import os
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from mcf.dist import faults
 from mcf.dist.control import Frame
+from mcf.dist.hf import LoadedModel, load_model
+from mcf.dist.node import Node
 from mcf.dist.transport import Transport
 from mcf.errors import TransportError
+from mcf.schedule import digest, from_bytes
 from mcf.schedule.steps import STATE_BYTES
 
 
@@ -20,11 +26,25 @@ class Reply(Protocol):
 
 
 class Session:
-    """A worker's state between messages. `handle` obeys one frame; what it raises becomes an `error` frame."""
+    """A worker's state between messages. `handle` obeys one frame; what it raises becomes an `error` frame.
+
+    A request is plan, prefill, converge, any number of decode, finish, in this order; the loaded model stays for the next one.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._handlers = {"ping": self._ping, "echo_state": self._echo_state}
+        self._model: LoadedModel | None = None
+        self._node: Node | None = None
+        self._handlers = {
+            "ping": self._ping,
+            "echo_state": self._echo_state,
+            "load": self._load,
+            "plan": self._plan,
+            "prefill": self._prefill,
+            "converge": self._converge,
+            "decode": self._decode,
+            "finish": self._finish,
+        }
 
     def handle(self, frame: Frame, reply: Reply) -> None:
         """Obey one frame, answering through `reply`."""
@@ -35,6 +55,65 @@ class Session:
 
     def _ping(self, frame: Frame, reply: Reply) -> None:
         reply("pong", token=frame["token"], num_threads=torch.get_num_threads())
+
+    def _load(self, frame: Frame, reply: Reply) -> None:
+        """Load the model; everything it needs lies in one local folder."""
+        faults.point("loading")
+        self._model = load_model(Path(frame["folder"]), frame["dtype"], num_threads=frame["num_threads"])
+        weights = sum(p.numel() * p.element_size() for p in self._model.model.parameters())
+        reply("loaded", num_layers=self._model.num_layers, vocab_size=self._model.vocab_size, weight_bytes=weights)
+
+    def _plan(self, frame: Frame, reply: Reply) -> None:
+        """Take a verified schedule, proven by its hash, and take its memory."""
+        if digest(frame.payload) != frame["sha256"]:
+            raise TransportError("the schedule's bytes do not have the announced sha256: damaged on the way")
+        if self._model is None:
+            raise TransportError("a plan came before the model")
+        if self._node is not None:
+            self._node.close()
+        self._transport.counters.clear()
+        self._node = Node(
+            self._model,
+            from_bytes(frame.payload),
+            self._transport,
+            page_bytes=frame["page_bytes"],
+            slot_bytes=frame["slot_bytes"],
+            fill=math.nan if frame.fields.get("poison") else None,
+        )
+        reply("planned", pool_bytes=frame["page_bytes"] + frame["slot_bytes"])
+
+    def _prefill(self, frame: Frame, reply: Reply) -> None:
+        node = self._current()
+        token_ids = np.frombuffer(frame.payload, dtype="<i4").tolist()
+        start = node.runtime.clock()
+        held = node.runtime.store.held_tokens
+        logits = node.prefill(token_ids, lambda chunk: reply("progress", chunk=chunk, held_tokens=held()))
+        payload = b"" if logits is None else _bytes(logits)
+        reply("prefilled", payload, t_start=start, t_end=node.runtime.clock())
+
+    def _converge(self, frame: Frame, reply: Reply) -> None:
+        node = self._current()
+        blocks = node.converge()
+        rows = [[b["chunk"], b["maker"], b["group"], b["state"], b["tokens"]] for b in blocks]
+        reply("converged", blocks=rows, peak_bytes=node.pool.peak_bytes, in_use_bytes=node.pool.in_use_bytes)
+
+    def _decode(self, frame: Frame, reply: Reply) -> None:
+        logits = self._current().decode(frame["token"], frame["index"])
+        if frame["want_logits"]:
+            reply("logits", _bytes(logits))
+
+    def _finish(self, frame: Frame, reply: Reply) -> None:
+        """Give the request's memory back; tell what was counted."""
+        node = self._current()
+        counters = [[*key, num_bytes] for key, num_bytes in sorted(self._transport.counters.items())]
+        reply("finished", node.trace().to_bytes(), counters=counters, peak_bytes=node.pool.peak_bytes)
+        node.close()
+        self._node = None
+
+    def _current(self) -> Node:
+        if self._node is None:
+            raise TransportError("a request's message came without a plan")
+        return self._node
 
     def _echo_state(self, frame: Frame, reply: Reply) -> None:
         """Exchange one state of `num_floats` with every other worker and check what has come."""
@@ -50,3 +129,7 @@ class Session:
         if wrong:
             raise TransportError(f"worker {rank} (process {os.getpid()}) got wrong states from workers {wrong}")
         reply("echoed", counters=[[*key, num_bytes] for key, num_bytes in sorted(self._transport.counters.items())])
+
+
+def _bytes(logits: torch.Tensor) -> bytes:
+    return logits.to(torch.float32).contiguous().numpy().tobytes()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mcf.dist.pool import Copy, KvPool, Run, join_runs
 from mcf.schedule import Schedule
-from mcf.schedule.kv import ABSENT, next_state
+from mcf.schedule.kv import ABSENT, DRAINING, VALID, next_state
 from mcf.schedule.memory import generated_tokens
 from mcf.schedule.steps import Step
 
@@ -225,6 +225,10 @@ class KvStore:
             for recv, (start, size) in _join_places(places):
                 views.append(self.rows(Segment(group=g, recv=recv, start=start, size=size, pos=None), layer))
             yield g, views
+
+    def held_tokens(self) -> int:
+        """Prompt tokens of the blocks and replicas that the directory holds now, counted per head group."""
+        return sum(self.tokens[c][m] for (c, m, _), state in self.states.items() if state in (VALID, DRAINING))
 
     def certificate(self) -> list[dict[str, int]]:
         """What this node's own directory holds now: one entry per block."""

@@ -173,9 +173,9 @@ class GlooTransport(Meter):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
         try:
             with _born_polite():
-                self._store = _join_store(rank, world_size, port, listen_fd, timeout_s)
-                group = ProcessGroupGloo(self._store, rank, world_size, timedelta(seconds=timeout_s))
-            self._group: _Group | None = cast(_Group, group)
+                store = _join_store(rank, world_size, port, listen_fd, timeout_s)
+                group = ProcessGroupGloo(store, rank, world_size, timedelta(seconds=timeout_s))
+            self._group: _Group | None = cast(_Group, group)  # keeps its store alive
         except RuntimeError as exc:
             raise TransportError(f"worker {rank} could not join the {world_size} workers: {_reason(exc)}") from exc
 
@@ -196,9 +196,8 @@ class GlooTransport(Meter):
             raise LinkError(src, _reason(exc)) from exc
 
     def close(self) -> None:
-        """Drop the group and its store."""
+        """Drop the group and its store; peers that wait for this worker get a LinkError."""
         self._group = None
-        del self._store
 
     def _open_group(self) -> _Group:
         if self._group is None:

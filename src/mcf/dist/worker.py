@@ -17,15 +17,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from mcf.dist import faults
 from mcf.dist.control import PROTOCOL, Channel, ChannelClosedError, Frame
 from mcf.errors import McfError, TransportError, UserError
 
 if TYPE_CHECKING:
-    from mcf.dist.session import Session
+    from mcf.dist.session import Reply, Session
 
 BEAT_S = 0.5
 _LEAVE_S = 0.5
@@ -35,6 +35,16 @@ _PR_SET_PDEATHSIG = 1
 _VERSIONED = ("mcf", "numpy", "torch", "transformers")
 
 Inbox = queue.SimpleQueue[Frame]
+
+
+class Obeys(Protocol):
+    """What obeys frames after joining: `mcf.dist.session.Session`, or a stand-in in tests."""
+
+    def handle(self, frame: Frame, reply: "Reply", /) -> None:
+        """Obey one frame; what it raises becomes an `error` frame."""
+
+
+Join = Callable[[Frame, argparse.Namespace], Obeys]
 
 
 def versions() -> dict[str, str]:
@@ -48,8 +58,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Join the head that started this process and obey it until it says shutdown."""
+def main(argv: Sequence[str] | None = None, *, join: Join | None = None) -> NoReturn:
+    """Join the head that started this process, obey it until it says shutdown, and leave.
+
+    `join` makes the session that obeys, from the `join` frame and the options; by default it joins over Gloo.
+    """
     options = _parse(argv)
     faults.arm(options.rank, os.environ.get(faults.VARIABLE, ""))
     faults.point("start")
@@ -61,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     threading.Thread(target=_read_frames, args=(channel, inbox), name="mcf-reader", daemon=True).start()
     threading.Thread(target=_beat, args=(channel, options.head), name="mcf-beat", daemon=True).start()
     channel.send("hello", rank=options.rank, pid=os.getpid(), protocol=PROTOCOL, versions=versions())
-    _obey_all(channel, inbox, options)
+    _obey_all(channel, inbox, options, join or join_gloo)
     _leave(0)
 
 
@@ -113,12 +126,13 @@ def _beat(channel: Channel, head: int) -> None:
     os._exit(0)
 
 
-def _obey_all(channel: Channel, inbox: Inbox, options: argparse.Namespace) -> None:
-    session: Session | None = None
+def _obey_all(channel: Channel, inbox: Inbox, options: argparse.Namespace, join: Join) -> None:
+    session: Obeys | None = None
     while (frame := inbox.get()).type != "shutdown":
         try:
             if frame.type == "join":
-                session = _join(frame, options)
+                faults.point("joining")
+                session = join(frame, options)
                 channel.send("joined")
             elif session is None:
                 raise TransportError(f"frame {frame.type!r} came before 'join'")
@@ -128,9 +142,8 @@ def _obey_all(channel: Channel, inbox: Inbox, options: argparse.Namespace) -> No
             channel.send("error", **error_fields(exc))
 
 
-def _join(frame: Frame, options: argparse.Namespace) -> "Session":
+def join_gloo(frame: Frame, options: argparse.Namespace) -> "Session":
     """Import what is heavy, meet the other workers, and return what obeys from now on."""
-    faults.point("joining")
     from mcf.dist.session import Session
     from mcf.dist.transport import GlooTransport
 
@@ -159,4 +172,4 @@ def error_fields(exc: Exception) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -18,7 +18,15 @@ from typing import Any, Self
 
 from mcf.dist import faults
 from mcf.dist.control import PROTOCOL, ChannelClosedError, ChannelStalledError, Frame
-from mcf.dist.process import WorkerProcess, default_command, kill_all, spawn, stop_all, worker_environment
+from mcf.dist.process import (
+    WorkerProcess,
+    ctrl_c_held_back,
+    default_command,
+    kill_all,
+    spawn,
+    stop_all,
+    worker_environment,
+)
 from mcf.dist.watch import TICK_S, Watch
 from mcf.dist.worker import versions
 from mcf.errors import RunError, TransportError, WorkerSilentError
@@ -75,16 +83,8 @@ class World:
         try:
             with socket.create_server((LOOPBACK, 0)) as meeting:
                 for rank in range(num_workers):
-                    listen_fd = None if rank else meeting.fileno()
-                    processes.append(
-                        spawn(
-                            rank=rank,
-                            num_workers=num_workers,
-                            command=command or default_command(),
-                            env=full_env,
-                            listen_fd=listen_fd,
-                        )
-                    )
+                    with ctrl_c_held_back():
+                        processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
                 world._join(meeting.getsockname()[1])
         except BaseException:

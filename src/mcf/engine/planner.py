@@ -1,0 +1,106 @@
+"""Names and numbers to a verified plan: what `mcf plan` prints and what a run ships to its workers."""
+
+from dataclasses import dataclass
+
+from mcf import policies
+from mcf.cluster import Cluster
+from mcf.errors import PromptError, UserError
+from mcf.mars import auto_chunk
+from mcf.model import ModelShape
+from mcf.policies import PlanRequest
+from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
+
+DEFAULT_POLICY = "mars-paper"
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A schedule that has passed `verify`, with what the replay saw and the bytes that travel."""
+
+    schedule: Schedule
+    report: Report
+    data: bytes
+    sha256: str
+
+    @property
+    def chunk_tokens(self) -> int:
+        """The chunk size that was settled."""
+        return self.schedule.meta.chunk_tokens
+
+
+def make_plan(
+    shape: ModelShape,
+    *,
+    prompt_tokens: int,
+    num_workers: int,
+    policy: str = DEFAULT_POLICY,
+    chunk_tokens: int | str = AUTO,
+    kv_memory_bytes: int | None = None,
+    max_tokens: int = 0,
+    topology: str = "switch",
+) -> Plan:
+    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 512 per worker, smaller where memory asks.
+
+    Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes, UnknownNameError.
+    """
+    check_workers(num_workers)
+    check_window(shape, prompt_tokens)
+    settled = _settle_chunk(shape, chunk_tokens, prompt_tokens, num_workers, kv_memory_bytes, max_tokens)
+    request = PlanRequest(
+        shape=shape,
+        cluster=Cluster.uniform(topology, num_workers, kv_budget_bytes=kv_memory_bytes),
+        prompt_tokens=prompt_tokens,
+        chunk_tokens=settled,
+        max_new_tokens=max_tokens,
+    )
+    sched = unicast(policies.plan(policy, request))
+    report = verify(sched)
+    data = to_bytes(sched)
+    return Plan(schedule=sched, report=report, data=data, sha256=digest(data))
+
+
+def check_workers(num_workers: int) -> None:
+    """Refuse a number of workers that cannot be."""
+    if not 1 <= num_workers <= 1024:
+        raise UserError(f"got {num_workers} workers: expected 1 to 1024")
+
+
+def check_policy(policy: str) -> None:
+    """Refuse an unknown policy early; raises UnknownNameError with the nearest name."""
+    policies.check_name(policy)
+
+
+def check_window(shape: ModelShape, prompt_tokens: int) -> None:
+    """Refuse an empty prompt and one that leaves no place for an answer: never cut silently."""
+    if prompt_tokens < 1:
+        raise PromptError("got an empty prompt: expected at least one token; give some text")
+    if prompt_tokens >= shape.max_positions:
+        raise PromptError(
+            f"got a prompt of {prompt_tokens} tokens: {shape.name or 'the model'} has a window of {shape.max_positions}, "
+            f"prompt and answer together; shorten the prompt by at least {prompt_tokens - shape.max_positions + 1} tokens"
+        )
+
+
+def _settle_chunk(
+    shape: ModelShape,
+    chunk_tokens: int | str,
+    prompt_tokens: int,
+    num_workers: int,
+    kv_memory_bytes: int | None,
+    max_tokens: int,
+) -> int:
+    if isinstance(chunk_tokens, int):
+        if chunk_tokens < 1:
+            raise UserError(f"got a chunk of {chunk_tokens} tokens: expected at least 1, or {AUTO}")
+        return chunk_tokens
+    if chunk_tokens != AUTO:
+        raise UserError(f"got chunk_tokens {chunk_tokens!r}: expected a number of tokens or {AUTO!r}")
+    return auto_chunk(
+        N=num_workers,
+        S=prompt_tokens,
+        L=shape.num_layers,
+        m_l=shape.kv_token_layer_bytes,
+        S_node=kv_memory_bytes,
+        max_new_tokens=max_tokens,
+    )
