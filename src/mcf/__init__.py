@@ -1,6 +1,6 @@
 """MCF: long prompts on several small machines, by context parallelism with scheduled KV placement.
 
-The public names below are imported when they are first used: `import mcf` itself needs nothing but the standard library.
+The public names below are imported when first used: `import mcf` itself needs nothing but the standard library.
 """
 
 from importlib import import_module

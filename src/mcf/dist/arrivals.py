@@ -1,7 +1,8 @@
-"""When posted transfers end: each is waited for by a thread of its own, so that its end is seen, and timed, while the main thread computes.
+"""When posted transfers end: each is waited for by a thread of its own, so that its end is seen, and timed, while the
+main thread computes.
 
-A thread per transfer in flight (reused when idle) is what makes any verified schedule free of dead-lock here: the lanes go on as soon
-as any transfer ends, in whatever order they end.
+A thread per transfer in flight (reused when idle) is what makes any verified schedule free of dead-lock here: the lanes
+go on as soon as any transfer ends, in whatever order they end.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """The KV memory of one node: a preallocated page pool and stream slots, accounted to the byte where memory is taken.
 
-Layout: one tensor per KV-head group, [L, P * page, 2, heads, d]: K and V lie together per token, so that a run of tokens of
-one layer is one contiguous piece of memory: it is sent as it lies. Own blocks fill pages consecutively from the bottom;
-copies take pages of their own from the top. Stream slots lie in a flat buffer beside it.
+Layout: one tensor per KV-head group, [L, P * page, 2, heads, d]: K and V lie together per token, so that a run of
+tokens of one layer is one contiguous piece of memory: it is sent as it lies. Own blocks fill pages consecutively from
+the bottom; copies take pages of their own from the top. Stream slots lie in a flat buffer beside it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -92,7 +92,8 @@ class PagePool:
 
     def free_copy(self, copy: Copy) -> None:
         """Give a copy's pages back."""
-        assert copy.pages and not self.is_free[copy.pages].any(), "a copy is freed twice"
+        assert copy.pages, "a copy is freed twice"
+        assert not self.is_free[copy.pages].any(), "a copy is freed twice"
         self.is_free[copy.pages] = True
         self.meter.give(len(copy.pages) * self.page_bytes)
         copy.pages = []
@@ -109,7 +110,9 @@ class PagePool:
     def _top_run(self, count: int) -> list[int]:
         free = np.flatnonzero(self.is_free)
         if len(free) < count:
-            raise PoolError(f"{count} pages wanted, {len(free)} of {len(self.is_free)} free: the schedule's peak is too small")
+            raise PoolError(
+                f"{count} pages wanted, {len(free)} of {len(self.is_free)} free: the schedule's peak is too small"
+            )
         for end in range(len(free), count - 1, -1):
             if free[end - 1] - free[end - count] == count - 1:
                 return free[end - count : end].tolist()  # type: ignore[no-any-return]
@@ -121,7 +124,9 @@ class PagePool:
         return page
 
     def _own_runs(self, first: int, num_tokens: int) -> Iterator[Run]:
-        places = [(self.own_pages[t // self.page] * self.page + t % self.page) for t in self._page_starts(first, num_tokens)]
+        places = [
+            (self.own_pages[t // self.page] * self.page + t % self.page) for t in self._page_starts(first, num_tokens)
+        ]
         sizes = np.diff([*self._page_starts(first, num_tokens), first + num_tokens]).tolist()
         yield from join_runs(zip(places, sizes, strict=True))
 
@@ -149,7 +154,7 @@ def join_runs(runs: Iterable[Run]) -> Iterator[Run]:
 
 
 class SlotBuffer:
-    """Stream slots: first-fit spans of a flat element buffer; overflows (fragmentation only) get a buffer of their own."""
+    """Stream slots: first-fit spans of a flat element buffer; what fragmentation keeps out gets a buffer of its own."""
 
     def __init__(self, capacity_bytes: int, dtype: torch.dtype, meter: Meter) -> None:
         self.flat = torch.empty(capacity_bytes // dtype.itemsize, dtype=dtype)

@@ -1,8 +1,8 @@
 """One node obeying its list: two lanes, a layer loop, and nothing decided.
 
-The compute lane runs on the calling thread; NIC rows start as soon as they may, in list order, whenever the calling thread is here;
-transfers end on threads of their own. Iteration i of a chunk's loop works on layer i; a row with `ahead = a` transfers layer
-i + a, so iterations -a..-1 are the prologue.
+The compute lane runs on the calling thread; NIC rows start as soon as they may, in list order, whenever the calling
+thread is here; transfers end on threads of their own. Iteration i of a chunk's loop works on layer i; a row with `ahead
+= a` transfers layer i + a, so iterations -a..-1 are the prologue.
 """
 
 import time
@@ -44,8 +44,8 @@ State = kernels.TorchState
 class NodeRuntime:
     """Executes one node of a verified schedule without multicast.
 
-    Call in order: for each chunk `begin_chunk`, the layers' `attention` (through the model, or `walk` where the node has no tokens),
-    `end_chunk`; then `converge`; then per generated token `begin_token`, the layers, `end_token`.
+    Call in order: for each chunk `begin_chunk`, the layers' `attention` (through the model, or `walk` where the node
+    has no tokens), `end_chunk`; then `converge`; then per generated token `begin_token`, the layers, `end_token`.
     """
 
     def __init__(

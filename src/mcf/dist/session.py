@@ -28,7 +28,8 @@ class Reply(Protocol):
 class Session:
     """A worker's state between messages. `handle` obeys one frame; what it raises becomes an `error` frame.
 
-    A request is plan, prefill, converge, any number of decode, finish, in this order; the loaded model stays for the next one.
+    A request is plan, prefill, converge, any number of decode, finish, in this order; the loaded model stays for the
+    next one.
     """
 
     def __init__(self, transport: Transport) -> None:

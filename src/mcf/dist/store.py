@@ -1,6 +1,8 @@
-"""What one node holds: its directory of blocks (states by the one transition table) and where each block lies in the pool.
+"""What one node holds: its directory of blocks (states by the one transition table) and where each block lies in the
+pool.
 
-Blocks are cells (chunk, maker, group). A set is walked group by group, makers ascending, then chunks: that is the order of tokens on the wire.
+Blocks are cells (chunk, maker, group). A set is walked group by group, makers ascending, then chunks: that is the order
+of tokens on the wire.
 """
 
 from collections.abc import Iterator
@@ -20,7 +22,9 @@ MAIN = -1
 
 @dataclass(kw_only=True)
 class Slots:
-    """A stream receive's slots: `tensor` holds `depth` layers; each group's rows start at `offsets[g]` elements of a layer."""
+    """A stream receive's slots: `tensor` holds `depth` layers; each group's rows start at `offsets[g]` elements of a
+    layer.
+    """
 
     tensor: Tensor
     span: Run | None
@@ -128,7 +132,9 @@ class KvStore:
     def take_stream(self, row: int, step: Step) -> None:
         """Take the slots of a stream receive: whole pages of its set, `ahead + 1` layers deep."""
         meta = self.sched.meta
-        offsets, tokens, size = {}, {}, 0
+        offsets: dict[int, int] = {}
+        tokens: dict[int, int] = {}
+        size = 0
         for cell in self.cells(step):
             c, m, g = cell
             self.change(cell, "stream")
@@ -233,7 +239,13 @@ class KvStore:
     def certificate(self) -> list[dict[str, int]]:
         """What this node's own directory holds now: one entry per block."""
         return [
-            {"chunk": c, "maker": m, "group": g, "state": state, "tokens": sum(size for _, size in self.copies[c, m, g].runs)}
+            {
+                "chunk": c,
+                "maker": m,
+                "group": g,
+                "state": state,
+                "tokens": sum(size for _, size in self.copies[c, m, g].runs),
+            }
             for (c, m, g), state in sorted(self.states.items())
         ]
 

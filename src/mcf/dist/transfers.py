@@ -1,4 +1,6 @@
-"""One node's transfers: what is posted, what has arrived, which buffer it lands in. KV travels pool to pool where it lies together."""
+"""One node's transfers: what is posted, what has arrived, which buffer it lands in. KV travels pool to pool where it
+lies together.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -182,7 +184,7 @@ class Transfers:
         posted, step = self._posted.pop(key), self.steps[key[0]]
         if key in self._staged:
             tensor, views = self._staged.pop(key)
-            for view, part in zip(views, tensor.split([len(v) for v in views]), strict=True):
+            for view, part in zip(views, torch.split(tensor, [len(v) for v in views]), strict=True):
                 view.copy_(part)
         if step.kind == RECV:
             self._arrived.add(key)

@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mcf.dist.world import World, threads_per_worker
 from mcf.dist.worker import versions
+from mcf.dist.world import World, threads_per_worker
 from mcf.engine.planner import AUTO, DEFAULT_POLICY, Plan, check_policy, check_window, check_workers, make_plan
 from mcf.engine.result import PURPOSES, Result, certify
 from mcf.engine.sampler import Sampler
@@ -41,9 +41,10 @@ def load(
 ) -> "LLM":
     """Load a model on `workers` local worker processes and keep them until `close`.
 
-    `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text such as "256MiB"
-    (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `on_progress(stage, done, total)` reports
-    `hash`, `tokenizer`, `convert`, `download` and `load`. `fault` and `poison` are for tests. Raises UserError and RunError kinds.
+    `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text
+    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto".
+    `on_progress(stage, done, total)` reports `hash`, `tokenizer`, `convert`, `download` and `load`. `fault` and
+    `poison` are for tests. Raises UserError and RunError kinds.
     """
     check_policy(policy)
     check_workers(workers)
@@ -61,7 +62,14 @@ def load(
         try:
             _load_workers(world, source, dtype, report)
             return LLM(
-                world, source, shape, tokenizer.result(), policy=policy, kv_memory_bytes=budget, chunk_tokens=chunk, poison=poison
+                world,
+                source,
+                shape,
+                tokenizer.result(),
+                policy=policy,
+                kv_memory_bytes=budget,
+                chunk_tokens=chunk,
+                poison=poison,
             )
         except BaseException:
             world.close()
@@ -100,7 +108,9 @@ class LLM:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -140,8 +150,9 @@ class LLM:
     ) -> Result:
         """Run one prompt (text, or token ids as they are) and return the finished Result.
 
-        `max_tokens` is cut to what the model's window leaves. `on_text` gets text as it becomes certain; `on_progress("prefill", done, total)` counts
-        prompt tokens. Raises PromptError, InfeasibleError, or a RunError after which the workers are gone.
+        `max_tokens` is cut to what the model's window leaves. `on_text` gets text as it becomes certain;
+        `on_progress("prefill", done, total)` counts prompt tokens. Raises PromptError, InfeasibleError, or a RunError
+        after which the workers are gone.
         """
         start = time.monotonic()
         if max_tokens < 1:
@@ -168,7 +179,14 @@ class _Request:
     def __init__(
         self, llm: LLM, ids: list[int], plan: Plan, sampler: Sampler, stop_ids: frozenset[int], start: float
     ) -> None:
-        self.llm, self.world, self.ids, self.plan, self.sampler, self.stop_ids = llm, llm.world, ids, plan, sampler, stop_ids
+        self.llm, self.world, self.ids, self.plan, self.sampler, self.stop_ids = (
+            llm,
+            llm.world,
+            ids,
+            plan,
+            sampler,
+            stop_ids,
+        )
         self.start = start
         self.num_workers = llm.world.num_workers
         self.held = np.zeros((plan.schedule.meta.num_chunks, self.num_workers), dtype=np.int64)
@@ -220,7 +238,9 @@ class _Request:
     def _decode(self, first: int, on_text: OnText) -> tuple[list[int], str, str]:
         self.world.phase = "decode"
         stream = self.llm.tokenizer.decode_stream()
-        ids, parts, token = [], [], first
+        ids: list[int] = []
+        parts: list[str] = []
+        token = first
         limit = self.plan.schedule.meta.max_new_tokens
         while True:
             ids.append(token)

@@ -40,9 +40,11 @@ def make_plan(
     max_tokens: int = 0,
     topology: str = "switch",
 ) -> Plan:
-    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 512 per worker, smaller where memory asks.
+    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 512 per worker, smaller where memory
+    asks.
 
-    Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes, UnknownNameError.
+    Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes,
+    UnknownNameError.
     """
     check_workers(num_workers)
     check_window(shape, prompt_tokens)

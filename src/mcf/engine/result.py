@@ -14,10 +14,11 @@ PURPOSES = ("new_kv", "fetched_kv", "query", "state")
 class Result:
     """One finished request.
 
-    `ttft_s` runs from the call of `generate` to the first token (planning and tokenising included, loading not). `breakdown` is that time on
-    the worker that finished prefill last: compute + exposed communication + other = ttft; communication may overlap compute. `bytes`
-    are payload bytes sent, counted at the transport, prefill and decode together. `peak_kv_bytes` per worker is the pool's high-water mark.
-    `replica_factor` per chunk: copies held per token seen so far, counted in the workers' directories. `finish_reason` is `stop` or `length`.
+    `ttft_s` runs from the call of `generate` to the first token (planning and tokenising included, loading not).
+    `breakdown` is that time on the worker that finished prefill last: compute + exposed communication + other = ttft;
+    communication may overlap compute. `bytes` are payload bytes sent, counted at the transport, prefill and decode
+    together. `peak_kv_bytes` per worker is the pool's high-water mark. `replica_factor` per chunk: copies held per
+    token seen so far, counted in the workers' directories. `finish_reason` is `stop` or `length`.
     """
 
     text: str
@@ -58,7 +59,9 @@ def certify(blocks: list[list[list[int]]], *, num_tokens: int, num_groups: int, 
                 raise RunError(f"worker {rank} ends prefill with a block that is {STATE_NAMES[state]}: expected valid")
             if (chunk, maker, group) in seen:
                 owner = seen[chunk, maker, group]
-                raise RunError(f"block (chunk {chunk}, maker {maker}) lies on workers {owner} and {rank}: expected one owner")
+                raise RunError(
+                    f"block (chunk {chunk}, maker {maker}) lies on workers {owner} and {rank}: expected one owner"
+                )
             seen[chunk, maker, group] = rank
     total = sum(shares)
     if total != num_tokens:

@@ -9,8 +9,8 @@ from mcf.errors import RunError, UserError
 class Sampler:
     """Draws one id per call. The same seed and the same logits give the same ids, whatever the number of workers.
 
-    `temperature` 0 takes the most likely id (the lowest of equals); `top_p` keeps the smallest set of ids whose probability
-    reaches it. Raises UserError for values outside their ranges.
+    `temperature` 0 takes the most likely id (the lowest of equals); `top_p` keeps the smallest set of ids whose
+    probability reaches it. Raises UserError for values outside their ranges.
     """
 
     def __init__(self, *, temperature: float = 0.0, top_p: float = 1.0, seed: int = 0) -> None:
