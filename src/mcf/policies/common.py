@@ -1,0 +1,142 @@
+"""What several policies need: a builder for a request, orders of makers and receivers, and sets cut to fit."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mcf.cluster import Topology
+from mcf.errors import InfeasibleError, UserError
+from mcf.mars.placement import Links
+from mcf.policies.request import PlanRequest
+from mcf.schedule import Builder, cut
+from mcf.schedule.builder import Range
+from mcf.schedule.pieces import Cutter
+from mcf.units import format_bytes
+
+
+def has_relays(topology: Topology) -> bool:
+    """Say whether some nodes reach others only by way of third ones."""
+    return topology.name != "switch" and topology.num_nodes > 3
+
+
+def check_slots(policy: str, request: PlanRequest, *, forwards: bool) -> None:
+    """Refuse a single stream slot where streams are forwarded: the next one comes in while the last one goes out."""
+    if forwards and request.stream_slots < 2:
+        raise UserError(
+            f"got {request.stream_slots} stream slot for policy {policy} on a {request.cluster.topology.name} of "
+            f"{request.num_nodes} nodes, where streams are forwarded: expected at least 2"
+        )
+
+
+def start(policy: str, request: PlanRequest, cutter: Cutter) -> Builder:
+    """An empty schedule for a request, its prompt cut into pieces."""
+    pieces = cut(request.prompt_tokens, request.chunk_tokens, request.num_nodes, cutter)
+    return Builder(request.meta(policy), pieces)
+
+
+def arrival_order(topology: Topology, node: int) -> list[int]:
+    """The other nodes in the order in which their multicasts reach `node`: near first, then as roots send."""
+    others = [m for m in range(topology.num_nodes) if m != node]
+    return sorted(others, key=lambda m: (topology.hops(m, node), (node - m) % topology.num_nodes))
+
+
+def attend_order(trees: "Trees", node: int) -> list[int]:
+    """The other nodes in the order in which their new KV is attended: as it arrives, but what is not forwarded first.
+
+    A receive that is posted late must not wait for a slot that is being forwarded from: round a ring of such waits
+    nobody would move.
+    """
+    others = arrival_order(trees.topology, node)
+    if not has_relays(trees.topology):
+        return others
+    everybody = list(range(trees.topology.num_nodes))
+    return sorted(others, key=lambda m: bool(trees.children(node, m, everybody)))
+
+
+def receivers(b: Builder, topology: Topology, chunk: int) -> list[int]:
+    """Nodes that need other nodes' KV in a chunk: those with queries; on a topology with relays, every node."""
+    nodes = range(topology.num_nodes)
+    if has_relays(topology):
+        return list(nodes)
+    return [n for n in nodes if b.has_tokens(n, chunk)]
+
+
+class Star(NamedTuple):
+    """A node sends to its neighbours what it made (depth 0) or what has made `depth` hops."""
+
+    depth: int
+    node: int
+    children: list[int]
+
+
+def stars(links: Links, roots: Iterable[int]) -> list[Star]:
+    """A forest as stars of direct links, parents first: a policy writes every hop, so that it can order them."""
+    depth = dict.fromkeys(roots, 0)
+    out: dict[int, Star] = {}
+    for a, b in links:
+        depth[b] = depth[a] + 1
+        out.setdefault(a, Star(depth[a], a, [])).children.append(b)
+    return list(out.values())
+
+
+class Trees:
+    """For each maker and set of needers, who sends to whom when a block goes to all of them."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._known: dict[tuple[int, ...], list[dict[int, list[int]]]] = {}
+
+    def children(self, node: int, maker: int, needers: list[int]) -> list[int]:
+        """Neighbours to which a node passes a maker's block on."""
+        key = tuple(needers)
+        if key not in self._known:
+            self._known[key] = [self._stars(m, needers) for m in range(self.topology.num_nodes)]
+        return self._known[key][maker].get(node, [])
+
+    def _stars(self, maker: int, needers: list[int]) -> dict[int, list[int]]:
+        links = self.topology.multicast(maker, [n for n in needers if n != maker])
+        return {star.node: star.children for star in stars(links, [maker])}
+
+
+def windows(b: Builder, chunks: Range, maker: int) -> Iterator[Range]:
+    """Cut a maker's chunk range so that each part fits the propagation buffer; the whole range where there is no bound.
+
+    Raises InfeasibleError when a single block does not fit.
+    """
+    lo, limit = chunks[0], b.meta.buffer_bytes
+    if not limit:
+        yield chunks
+        return
+    for hi in range(lo + 1, chunks[1] + 1):
+        if _slot_bytes(b, (hi - 1, hi), maker) > limit:
+            raise _too_large(b, hi - 1, maker)
+        if _slot_bytes(b, (lo, hi), maker) > limit:
+            yield lo, hi - 1
+            lo = hi - 1
+    if lo < chunks[1]:
+        yield lo, chunks[1]
+
+
+def rectangles(runs: Mapping[int, Sequence[Range]]) -> list[tuple[Range, Range]]:
+    """Merge chunk ranges per maker into (chunk range, maker range) sets: neighbours with the same range become one."""
+    out: list[tuple[Range, Range]] = []
+    for maker in sorted(runs):
+        for run in runs[maker]:
+            found = next((i for i, (chunks, makers) in enumerate(out) if chunks == run and makers[1] == maker), None)
+            if found is None:
+                out.append((run, (maker, maker + 1)))
+            else:
+                out[found] = (run, (out[found][1][0], maker + 1))
+    return out
+
+
+def _slot_bytes(b: Builder, chunks: Range, maker: int) -> int:
+    return b.meta.pages(b.tokens_in(chunks, (maker, maker + 1))) * b.meta.page_bytes
+
+
+def _too_large(b: Builder, chunk: int, maker: int) -> InfeasibleError:
+    tokens, need = b.tokens_in((chunk, chunk + 1), (maker, maker + 1)), _slot_bytes(b, (chunk, chunk + 1), maker)
+    return InfeasibleError(
+        f"got a propagation buffer of {format_bytes(b.meta.buffer_bytes)}: expected at least {format_bytes(need)}, "
+        f"which the {tokens} tokens of one block need per layer; enlarge the buffer or choose smaller chunks",
+        missing_bytes=need - b.meta.buffer_bytes,
+    )

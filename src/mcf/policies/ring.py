@@ -1,0 +1,39 @@
+"""`ring`: the baseline. Contiguous pieces; every block makes N - 1 hops around the ring in every chunk, used or not."""
+
+from mcf.policies.common import check_slots, start, windows
+from mcf.policies.request import PlanRequest
+from mcf.schedule import Builder, Schedule, contiguous
+
+
+def plan(request: PlanRequest) -> Schedule:
+    """Write the ring schedule: node n sends to n + 1, forwards what it receives, attends what its queries may see.
+
+    Raises UserError for a single stream slot where blocks are forwarded.
+    """
+    check_slots("ring", request, forwards=request.num_nodes > 2)
+    b = start("ring", request, contiguous)
+    for chunk in range(b.num_chunks):
+        for node in range(request.num_nodes):
+            _chunk(b, node, chunk)
+    b.decode()
+    return b.build()
+
+
+def _chunk(b: Builder, node: int, chunk: int) -> None:
+    num_nodes = b.meta.num_nodes
+    b.produce(node, chunk)
+    states = []
+    for step in range(num_nodes):
+        maker = (node - step) % num_nodes
+        if step < num_nodes - 1:
+            _pass_on(b, node, chunk, maker)
+        # A contiguous piece sees its own and earlier pieces of its chunk, and all of every earlier chunk.
+        visible = chunk + 1 if maker <= node else chunk
+        states.append(b.attend(node, chunk, chunks=(0, visible), makers=(maker, maker + 1)))
+    b.merge(node, chunk, states)
+
+
+def _pass_on(b: Builder, node: int, chunk: int, maker: int) -> None:
+    """Send a maker's history and new block on to the next node, as one stream where the buffer allows."""
+    for part in windows(b, (0, chunk + 1), maker):
+        b.send_kv(node, [(node + 1) % b.meta.num_nodes], chunk, chunks=part, makers=(maker, maker + 1))
