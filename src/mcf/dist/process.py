@@ -112,7 +112,7 @@ def worker_environment(num_threads: int, extra: Mapping[str, str]) -> dict[str, 
 def spawn(
     rank: int, num_workers: int, command: Sequence[str], env: Mapping[str, str], meeting: socket.socket
 ) -> WorkerProcess:
-    """Start worker `rank` in a session of its own; rank 0 inherits `meeting`, where the workers listen for each other."""
+    """Start worker `rank` in a session of its own; rank 0 inherits `meeting`, the listening socket of the workers."""
     ours, theirs = socket.socketpair()
     is_main = threading.current_thread() is threading.main_thread()
     options = {"rank": rank, "world": num_workers, "fd": theirs.fileno(), "head": os.getpid(), "tie": int(is_main)}

@@ -11,7 +11,7 @@ tests. What the bodies share:
 4. Bytes are counted when they are posted, from the tensors themselves: sends at the sender, receives at the receiver.
 5. Any failure is a `LinkError` that names the peer; the transport is unusable after it.
 
-What Gloo does (pinned by tests/dist/test_gloo.py):
+What Gloo does (pinned by tests/workers/test_gloo.py):
 
 - `wait()` does not see SIGINT. Workers are in sessions of their own and have a thread that ends the process.
 - A wait that times out closes the pair for good. So the time-out is long: heartbeats notice dead peers, not Gloo.
