@@ -7,6 +7,7 @@ the bottom; copies take pages of their own from the top. Stream slots lie in a f
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -178,7 +179,7 @@ class SlotBuffer:
 
 
 class KvPool:
-    """All KV memory of one node for one schedule. `fill` pre-fills it (tests use NaN); capacities come with the plan."""
+    """All KV memory of one node for one schedule; capacities come with the plan. Tests pre-fill it (`fill`) with NaN."""
 
     def __init__(
         self, meta: ScheduleMeta, *, main_bytes: int, slot_bytes: int, dtype: torch.dtype, fill: float | None = None
@@ -186,7 +187,7 @@ class KvPool:
         self.meter = Meter()
         cuts = meta.head_cuts
         self.groups: list[PagePool] = []
-        for lo, hi in zip(cuts, cuts[1:], strict=False):
+        for lo, hi in pairwise(cuts):
             page_bytes = meta.page_tokens * meta.kv_row_bytes(hi - lo) * meta.num_layers
             self.groups.append(PagePool(meta, hi - lo, -(-main_bytes // page_bytes), dtype, self.meter))
         self.slots = SlotBuffer(slot_bytes, dtype, self.meter)

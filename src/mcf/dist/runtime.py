@@ -1,8 +1,8 @@
 """One node obeying its list: two lanes, a layer loop, and nothing decided.
 
 The compute lane runs on the calling thread; NIC rows start as soon as they may, in list order, whenever the calling
-thread is here; transfers end on threads of their own. Iteration i of a chunk's loop works on layer i; a row with `ahead
-= a` transfers layer i + a, so iterations -a..-1 are the prologue.
+thread is here; transfers end on threads of their own. Iteration i of a chunk's loop works on layer i; a row with
+`ahead = a` transfers layer i + a, so iterations -a..-1 are the prologue.
 """
 
 import time

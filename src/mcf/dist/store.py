@@ -42,7 +42,7 @@ class Slots:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Tokens that lie together: in group `group`'s pages (`recv` = MAIN) or in a receive's slot; `pos` None = history."""
+    """Tokens that lie together: in a group's pages (`recv` = MAIN) or in a receive's slot; `pos` None means history."""
 
     group: int
     recv: int

@@ -79,8 +79,9 @@ def check_window(shape: ModelShape, prompt_tokens: int) -> None:
         raise PromptError("got an empty prompt: expected at least one token; give some text")
     if prompt_tokens >= shape.max_positions:
         raise PromptError(
-            f"got a prompt of {prompt_tokens} tokens: {shape.name or 'the model'} has a window of {shape.max_positions}, "
-            f"prompt and answer together; shorten the prompt by at least {prompt_tokens - shape.max_positions + 1} tokens"
+            f"got a prompt of {prompt_tokens} tokens: {shape.name or 'the model'} has a window of "
+            f"{shape.max_positions}, prompt and answer together; shorten the prompt by at least "
+            f"{prompt_tokens - shape.max_positions + 1} tokens"
         )
 
 
