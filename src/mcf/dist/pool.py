@@ -179,7 +179,7 @@ class SlotBuffer:
 
 
 class KvPool:
-    """All KV memory of one node for one schedule; capacities come with the plan. Tests pre-fill it (`fill`) with NaN."""
+    """All KV memory of one node for one schedule; capacities come with the plan. Tests `fill` it with NaN first."""
 
     def __init__(
         self, meta: ScheduleMeta, *, main_bytes: int, slot_bytes: int, dtype: torch.dtype, fill: float | None = None
