@@ -79,8 +79,8 @@ class Worker:
     def _wait_send(self, row: Row, inst: Instance) -> str | None:
         if row.payload == KV:
             return self._wait_blocks(inst, row)
-        if row.payload == QUERY and (row.chunk, row.q, inst.it) not in self.store.queries:
-            return "its own queries"
+        if row.payload == QUERY:
+            return self._wait_queries(inst, row)
         return None
 
     def _wait_recv(self, row: Row, inst: Instance) -> str | None:
@@ -95,10 +95,13 @@ class Worker:
         return None
 
     def _wait_attend(self, row: Row, inst: Instance) -> str | None:
+        return self._wait_queries(inst, row) or self._wait_blocks(inst, row)
+
+    def _wait_queries(self, inst: Instance, row: Row) -> str | None:
         key = (row.chunk, row.q, inst.it)
-        if key not in self.store.queries or self._missing_heads(row, self.store.queries[key]):
-            return f"the queries of node {row.q}"
-        return self._wait_blocks(inst, row)
+        if key in self.store.queries and not self._missing_heads(row, self.store.queries[key]):
+            return None
+        return f"the queries of node {row.q}"
 
     def _missing_heads(self, row: Row, queries: Array) -> bool:
         return bool(np.isnan(queries[:, self._q_heads(row)]).any())

@@ -191,7 +191,8 @@ def unicast(sched: Schedule) -> Schedule:
     trees = np.flatnonzero((steps["kind"] == SEND) & (steps["dst"] < 0))
     if not len(trees):
         return sched
-    hops = [hop for row in trees.tolist() for hop in _hops(bare, row)]
+    keys = group_keys(steps, bare.meta.num_chunks)
+    hops = [hop for row in trees.tolist() for hop in _hops(bare, keys, row)]
     plain = np.flatnonzero((steps["kind"] != SEND) | (steps["dst"] >= 0))
     extra = steps[[h.row for h in hops]].copy()
     extra["node"], extra["dst"], extra["route"] = [h.src for h in hops], [h.dst for h in hops], NONE
@@ -207,25 +208,24 @@ def unicast(sched: Schedule) -> Schedule:
     return place_recvs(_with_after(bare, out, segment[by_row], target[by_row]))
 
 
-def _hops(sched: Schedule, row: int) -> list[_Hop]:
+def _hops(sched: Schedule, keys: Array, row: int) -> list[_Hop]:
     root = int(sched.steps[row]["node"])
     route: Route = sched.routes[int(sched.steps[row]["route"])]
     depth = {root: 0}
     out = []
     for a, b in route:
         depth[b] = depth[a] + 1
-        out.append(_Hop(row, a, b, depth[a], row if a == root else _forward_position(sched, row, a)))
+        out.append(_Hop(row, a, b, depth[a], row if a == root else _forward_position(sched, keys, row, a)))
     return out
 
 
-def _forward_position(sched: Schedule, row: int, node: int) -> int:
+def _forward_position(sched: Schedule, keys: Array, row: int, node: int) -> int:
     """Before the first attend of the node's group that uses the payload, else before its first attend, else at its end.
 
     States come last: only merges wait for them, and nothing of a layer waits for its merges.
     """
     step = sched.steps[row : row + 1].copy()
     step["node"] = node
-    keys = group_keys(sched.steps, sched.meta.num_chunks)
     key = group_keys(step, sched.meta.num_chunks)[0]
     lo, hi = (int(x) for x in np.searchsorted(keys, [key, key + 1]))
     attends = lo + np.flatnonzero(sched.steps["kind"][lo:hi] == ATTEND)

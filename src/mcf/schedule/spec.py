@@ -134,17 +134,13 @@ def _bad_early_compute(s: Schedule) -> Array:
     at = np.where(found, rows[np.minimum(after, max(len(rows) - 1, 0))] if len(rows) else 0, 0)
     has = found & (keys[at] == keys) if len(rows) else found
     produced = has & (np.arange(len(t)) > at)
-    own = (_is(s, ATTEND) & (t["q"] == t["node"])) | (_is(s, SEND) & (t["payload"] == QUERY))
+    own = (_is(s, ATTEND) | (_is(s, SEND) & (t["payload"] == QUERY))) & (t["q"] == t["node"])
     own |= _is(s, ATTEND) & (t["q"] == ALL)
     return own & ~produced
 
 
 def _bad_recv(s: Schedule) -> Array:
     return _is(s, RECV) != (s.steps["ref"] >= 0)
-
-
-def _bad_query_sender(s: Schedule) -> Array:
-    return _is(s, SEND) & (s.steps["payload"] == QUERY) & (s.steps["q"] != s.steps["node"])
 
 
 TABLE: tuple[Rule, ...] = (
@@ -162,7 +158,6 @@ TABLE: tuple[Rule, ...] = (
     Rule(law="spec", text="the query node fits the row", bad=_bad_query),
     Rule(law="spec", text="a produce makes its own node's blocks of its chunk, once", bad=_bad_produce),
     Rule(law="spec", text="own queries exist before they are attended or sent", bad=_bad_early_compute),
-    Rule(law="spec", text="queries are sent by their own node", bad=_bad_query_sender),
     Rule(law="spec", text="receives, and only they, refer to a send", bad=_bad_recv),
 )
 _KNOWN_KINDS = (PRODUCE, SEND, RECV, ATTEND, MERGE, DRAIN, FREE)

@@ -196,6 +196,7 @@ class _Replay:
         self.own_bytes = memory.own_bytes(sched)
         self.reserve = memory.reserve_bytes(sched).tolist()
         self.foreign = bool(len(sched.owners))
+        self.owned_from = self._owned_from()
         self.held = np.zeros(meta.num_chunks)
         self.releases: dict[int, list[int]] = {}
         for recv in np.flatnonzero(last >= 0).tolist():
@@ -204,6 +205,16 @@ class _Replay:
         weights = np.diff(meta.head_cuts) / meta.num_kv_heads
         self.weight = self.tokens[:, :, None] * weights[None, None, :]
 
+    def _owned_from(self) -> Array:
+        """[C, N, G] chunk in whose loop the owner of each block receives it to keep; beyond the last where it never does."""
+        out = np.full(self.owner.shape, self.sched.meta.num_chunks + 1)
+        s = self.sched.steps
+        for row in np.flatnonzero((s["kind"] == RECV) & (s["hold"] == KEEP) & self.foreign).tolist():
+            step = self.steps[row]
+            cells = self._cells(step)
+            out[cells] = np.where(self.owner[cells] == step[3], np.minimum(out[cells], step[4]), out[cells])
+        return out
+
     def node(self, node: int) -> tuple[int, int, int]:
         """Replay one list; returns its most bytes in use: in all, in pages, in slots."""
         meta = self.sched.meta
@@ -211,11 +222,10 @@ class _Replay:
         self.state = np.where(self.tokens[:, :, None] > 0, ABSENT, EMPTY).astype(np.uint8)
         self.state = np.repeat(self.state, meta.num_groups, 2) if meta.num_groups > 1 else self.state
         self.state = np.concatenate([self.state, np.full((1, *self.state.shape[1:]), VALID, np.uint8)])
-        self.handed = np.zeros(self.state.shape, dtype=bool) if self.foreign else None
         self.budget = meta.budgets[node]
         self.bytes = self.peak = self.page_peak = self.slot_peak = self.slots = 0
         self.streams: dict[int, int] = {}
-        self.queries: set[int] = set()
+        self.queries: set[tuple[int, int]] = set()
         self.now = 0.0
         rows = self.sched.node_rows(node)
         self._take(self.reserve[node], rows.start if len(rows) else 0)
@@ -247,12 +257,13 @@ class _Replay:
             self._recv(row, step)
         elif kind == ATTEND:
             self._need(row, step)
-            if step[14] != self.n and step[14] != ALL and step[14] not in self.queries:
-                _break(self.sched, "V1", f"the queries of node {step[14]} have not been received", row)
+            if step[14] not in (self.n, ALL):
+                self._need_query(row, step)
         elif kind == SEND:
             if step[11] == KV:
                 self._need(row, step)
-                self._hand(step, row)
+            elif step[11] == QUERY and step[14] != self.n:
+                self._need_query(row, step)
         elif kind == DRAIN:
             self._drain(row, step)
         elif kind == FREE:
@@ -264,9 +275,19 @@ class _Replay:
     def _need(self, row: int, step: tuple[int, ...]) -> None:
         if step[2] == DECODE and not ((step[7], step[8]) == (self.n, self.n + 1) or step[6] <= self.sched.meta.num_chunks):
             _break(self.sched, "V1", "generated tokens of another node are not here", row)
-        low = self.state[self._cells(step)].min()
+        part = self.state[self._cells(step)]
+        if (part == DRAINING).any():
+            _break(self.sched, "V1", f"node {self.n} starts new work on a block that is draining", row)
+        low = part.min()
         if low < VALID:
             _break(self.sched, "V1", f"node {self.n} does not hold the whole set: a block is {STATE_NAMES[int(low)]}", row)
+
+    def _span(self, step: tuple[int, ...]) -> range:
+        return range(self.groups[step[9]], self.groups[step[10]])
+
+    def _need_query(self, row: int, step: tuple[int, ...]) -> None:
+        if any((step[14], group) not in self.queries for group in self._span(step)):
+            _break(self.sched, "V1", f"the queries of node {step[14]} have not been received", row)
 
     def _change(self, row: int, step: tuple[int, ...], old: int, new: int, law: str, what: str) -> tuple[slice, slice, slice]:
         cells = self._cells(step)
@@ -292,7 +313,7 @@ class _Replay:
 
     def _recv(self, row: int, step: tuple[int, ...]) -> None:
         if step[11] == QUERY:
-            self.queries.add(step[14])
+            self.queries |= {(step[14], group) for group in self._span(step)}
         if step[11] != KV:
             return
         if step[12] == KEEP:
@@ -310,13 +331,6 @@ class _Replay:
         self.slots += size
         self._take(size, row)
 
-    def _hand(self, step: tuple[int, ...], row: int) -> None:
-        if self.handed is None or step[12] != KEEP:
-            return
-        cells = self._cells(step)
-        receivers = self.sched.receivers(row)
-        self.handed[cells] |= np.isin(self.owner[cells], receivers)
-
     def _drain(self, row: int, step: tuple[int, ...]) -> None:
         cells = self._cells(step)
         if ((self.owner[cells] == self.n) & (self.state[cells] == VALID)).any():
@@ -325,10 +339,10 @@ class _Replay:
 
     def _free(self, row: int, step: tuple[int, ...]) -> None:
         cells = self._change(row, step, DRAINING, ABSENT, "V1", "free")
-        if self.handed is not None and step[7] <= self.n < step[8]:
+        if self.foreign and step[7] <= self.n < step[8]:
             mine = cells[0], slice(self.n, self.n + 1), cells[2]
             live = self.tokens[mine[:2]][:, :, None] > 0
-            if (live & ~self.handed[mine]).any():
+            if (live & (self.owned_from[mine] >= step[4])).any():
                 _break(self.sched, "V2", f"node {self.n} frees a block before its owner has it", row)
         self.now -= float(self.weight[cells].sum())
         self.bytes -= int(self.block_bytes[cells].sum())
