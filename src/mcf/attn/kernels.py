@@ -40,32 +40,51 @@ __all__ = [
 KvPair = tuple[Tensor, Tensor]  # k and v, each [S, Hkv, d]
 KvRun = tuple[Tensor, Tensor, int]  # k, v and the position of their first token
 
-_BLOCK_TOKENS = 512  # with few query rows, long runs go to the kernel as a batch of such blocks: cache and threads
+_BLOCK_TOKENS = 512  # with few query rows, a long run goes to the kernel as a batch of such blocks: cache and threads
+_LONG_TOKENS = 4096  # a run is long from here: one token over 16K tokens of 8 x 128 heads then takes 0.6 to 0.8 as long
 _FEW_ROWS = 16  # at most so many folded rows count as few
 _COPY_TOKENS = 4096  # short runs are copied together up to this many tokens: one call instead of a merge each
 
 
 class _Total:
-    """A running online softmax over the calls of one `attend_spans`, in rows of q; float32."""
+    """A running online softmax over the calls of one `attend_spans`, by rows of q; float32.
+
+    A first call on all rows is taken as it is; one token's attention is often no more than that.
+    """
 
     def __init__(self, q: Tensor) -> None:
-        num_rows, num_q_heads, head_dim = q.shape
-        self._top = torch.full((num_rows, num_q_heads), -torch.inf)
-        self._sum = torch.zeros(num_rows, num_q_heads)
-        self._out = torch.zeros(num_rows, num_q_heads, head_dim)
+        self._shape = q.shape
+        self._state: TorchState | None = None  # normalised, as long as it holds one call
+        self._sum: Tensor | None = None
 
     def add(self, lo: int, hi: int, out: Tensor, lse: Tensor) -> None:
-        """Add out [R, Hq, d] and finite lse [R, Hq] of rows `lo:hi`."""
-        top = torch.maximum(self._top[lo:hi], lse)
-        old, new = torch.exp(self._top[lo:hi] - top), torch.exp(lse - top)
-        self._top[lo:hi] = top
-        self._sum[lo:hi].mul_(old).add_(new)
-        self._out[lo:hi].mul_(old.unsqueeze(-1)).addcmul_(out.float(), new.unsqueeze(-1))
+        """Add out [R, Hq, d] and finite lse [R, Hq] of rows `lo:hi`; both may be kept and changed."""
+        if self._state is None and hi - lo == self._shape[0]:
+            self._state = TorchState(lse=lse, out=out.float())
+            return
+        state, total = self._open()
+        top = torch.maximum(state.lse[lo:hi], lse)
+        old, new = torch.exp(state.lse[lo:hi] - top), torch.exp(lse - top)
+        state.lse[lo:hi] = top
+        total[lo:hi].mul_(old).add_(new)
+        state.out[lo:hi].mul_(old.unsqueeze(-1)).addcmul_(out.float(), new.unsqueeze(-1))
+
+    def _open(self) -> tuple[TorchState, Tensor]:
+        """Return the state whose `lse` is the largest so far, and the sum of weights by which `out` must be divided."""
+        if self._state is None:
+            self._state = empty_state(*self._shape)
+            self._sum = torch.zeros_like(self._state.lse)
+        elif self._sum is None:
+            self._sum = torch.ones_like(self._state.lse)
+        assert self._sum is not None
+        return self._state, self._sum
 
     def state(self) -> TorchState:
         """Return the normalised state; rows that nothing was added to are empty."""
-        out = self._out.div_(self._sum.clamp_min(1.0).unsqueeze(-1))
-        return TorchState(lse=self._top + self._sum.log(), out=out)
+        if self._state is None or self._sum is None:
+            return self._state or empty_state(*self._shape)
+        out = self._state.out.div_(self._sum.clamp_min(1.0).unsqueeze(-1))
+        return TorchState(lse=self._state.lse + self._sum.log(), out=out)
 
 
 def attend_spans(q: Tensor, q_spans: Sequence[Span], kv_runs: Sequence[KvRun], scale: float) -> TorchState:
@@ -74,14 +93,11 @@ def attend_spans(q: Tensor, q_spans: Sequence[Span], kv_runs: Sequence[KvRun], s
     `q_spans` are the half-open position spans of q's rows, concatenated in this order; each run is k and v [S, Hkv, d]
     of one contiguous position span and its first position. Rows that see nothing come back empty. A run may be empty.
     """
-    num_rows, num_q_heads, head_dim = q.shape
-    assert num_rows == sum(hi - lo for lo, hi in q_spans), (num_rows, q_spans)
+    assert len(q) == sum(hi - lo for lo, hi in q_spans), (len(q), q_spans)
     spans = tuple((first, first + len(k)) for k, _, first in kv_runs)
     calls = plan_calls(tuple((lo, hi) for lo, hi in q_spans), spans)
-    if not calls:
-        return empty_state(num_rows, num_q_heads, head_dim)
     total = _Total(q)
-    folded = _fold(q, kv_runs[0][0].shape[1])
+    folded = _fold(q, kv_runs[0][0].shape[1]) if calls else q
     for call in calls:
         _run_call(call, q, folded, kv_runs, scale, total)
     return total.state()
@@ -93,10 +109,8 @@ def attend_decode(q: Tensor, kv_pairs: Sequence[KvPair], scale: float) -> TorchS
     Pass memory that lies together as one pair, whatever its positions: each pair costs a call or a copy.
     """
     pairs = [(k, v) for k, v in kv_pairs if len(k)]
-    if not pairs:
-        return empty_state(*q.shape)
     total = _Total(q)
-    folded = _fold(q, pairs[0][0].shape[1])
+    folded = _fold(q, pairs[0][0].shape[1]) if pairs else q
     for k, v in _copy_short_runs(pairs, len(q)):
         total.add(0, len(q), *_unfold(*_unmasked(folded, k, v, scale), len(q)))
     return total.state()
@@ -170,7 +184,7 @@ def _causal_squares(q: Tensor, k: Tensor, v: Tensor, square: int, scale: float) 
 
 def _unmasked(folded: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Attend folded q [Hkv, R * G, d] to all of k and v [S, Hkv, d] -> out [Hkv, R * G, d], lse [Hkv, R * G]."""
-    if folded.shape[1] <= _FEW_ROWS and len(k) >= 2 * _BLOCK_TOKENS:
+    if folded.shape[1] <= _FEW_ROWS and len(k) >= _LONG_TOKENS:
         return _unmasked_in_blocks(folded, k, v, scale)
     out, lse = _flash_batch(folded, k.unsqueeze(0), v.unsqueeze(0), scale)
     return out[0], lse[0]
@@ -194,11 +208,12 @@ def _unmasked_in_blocks(folded: Tensor, k: Tensor, v: Tensor, scale: float) -> t
 def _flash_batch(folded: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Attend folded q [Hkv, r, d] to each block of k and v [B, n, Hkv, d] -> out [B, Hkv, r, d], lse [B, Hkv, r].
 
-    A single row in bfloat16 makes the kernel's matrix products 8 to 10 times slower: it is passed twice.
+    A single row in bfloat16 makes the kernel's matrix products 4 to 10 times slower: it is passed twice (copied: a
+    stride of zero is as slow).
     """
     num_rows = folded.shape[1]
     if num_rows == 1 and folded.dtype is not torch.float32:
-        folded = folded.expand(-1, 2, -1)
+        folded = folded.repeat(1, 2, 1)
     q = folded.expand(len(k), -1, -1, -1)
     out, lse = _flash(q, k.transpose(1, 2), v.transpose(1, 2), False, scale)
     return out[:, :, :num_rows], lse[:, :, :num_rows]

@@ -54,7 +54,7 @@ class Trace:
         events, memory = np.frombuffer(body[:cut], EVENT).copy(), np.frombuffer(body[cut:], MEMORY).copy()
         if not _is_sound(events, memory):
             raise UserError(
-                f"a trace with a time that is not finite or runs backwards, or a purpose unknown: {_DAMAGED}"
+                f"a trace with an unsound time or an unknown purpose: {_DAMAGED}"
             )
         return cls(events=events, memory=memory, meta=header["meta"])
 
