@@ -164,11 +164,15 @@ class TestS23BrokenGguf:
             llama_DOT_rope_DOT_scaling_DOT_type="yarn", llama_DOT_rope_DOT_scaling_DOT_factor=4.0
         )
         assert "llama.expert_count to 8: expected 0" in with_keys(llama_DOT_expert_count=8)
+        assert "sets split.count to 'three': expected a whole number" in with_keys(split_DOT_count="three")
+        assert "gives 'x' for llama.expert_count: expected one number" in with_keys(llama_DOT_expert_count="x")
 
     def test_architecture_and_tensors_that_do_not_fit(self, toy: Path, tmp_path: Path) -> None:
         config = json.loads((toy / "config.json").read_text())
         for change, said in [
             ({"num_hidden_layers": 3}, "lacks 9 of"),
+            ({"num_hidden_layers": 2**31}, "claims 2147483648 layers: expected no more than its"),
+            ({"max_position_embeddings": 0}, "llama.context_length to 0: expected a whole number of at least 1"),
             ({"num_hidden_layers": 1}, "which a llama model does not have"),
             ({"intermediate_size": 64}, "of shape (64, 128), not (64, 64)"),
         ]:

@@ -68,7 +68,7 @@ def hf_config(model: GgufModel) -> dict[str, Any]:
     meta = _Metadata(model)
     family = meta.family
     heads, hidden = meta.count("attention.head_count"), meta.count("embedding_length")
-    head_dim = int(meta.get("attention.key_length", hidden // heads))
+    head_dim = meta.count("attention.key_length", hidden // heads)
     meta.require("attention.value_length", head_dim)
     meta.require("rope.dimension_count", head_dim)
     meta.require("expert_count", 0)
@@ -79,12 +79,12 @@ def hf_config(model: GgufModel) -> dict[str, Any]:
         "hidden_act": "silu",
         "hidden_size": hidden,
         "intermediate_size": meta.count("feed_forward_length"),
-        "num_hidden_layers": meta.count("block_count"),
+        "num_hidden_layers": meta.num_layers(),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(meta.get("attention.head_count_kv", heads)),
+        "num_key_value_heads": meta.count("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": meta.count("context_length"),
-        "rms_norm_eps": float(meta.get("attention.layer_norm_rms_epsilon", None)),
+        "rms_norm_eps": float(meta.number("attention.layer_norm_rms_epsilon", None)),
         "rope_parameters": _rope(meta, head_dim),
         "tie_word_embeddings": "output.weight" not in names,
         "vocab_size": meta.vocab_size(),
@@ -101,7 +101,7 @@ def hf_config(model: GgufModel) -> dict[str, Any]:
 def eos_ids(model: GgufModel) -> list[int]:
     """Return every token id that the file calls an end of text, of turn or of message."""
     ids = (model.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
-    return sorted({int(i) for i in ids if i is not None})
+    return sorted({i for i in ids if isinstance(i, int)})
 
 
 def weight_shapes(config: dict[str, Any], family: str) -> dict[str, tuple[int, ...]]:
@@ -169,21 +169,39 @@ class _Metadata:
             )
         self.family = FAMILIES[self.arch]
 
-    def get(self, key: str, default: Any) -> Any:
+    def text(self, key: str, default: str) -> str:
+        return str(self.model.metadata.get(f"{self.arch}.{key}", default))
+
+    def number(self, key: str, default: float | None) -> float:
         value = self.model.metadata.get(f"{self.arch}.{key}", default)
-        if value is None or isinstance(value, np.ndarray | list):
-            got = "nothing" if value is None else "one value per layer"
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            got = {type(None): "nothing", np.ndarray: "one value per layer"}.get(type(value), repr(value)[:40])
             raise ModelError(
                 f"{self.file} gives {got} for {self.arch}.{key}: expected one number; "
                 "give the model as a Hugging Face folder of safetensors instead"
             )
         return value
 
-    def count(self, key: str) -> int:
-        return int(self.get(key, None))
+    def count(self, key: str, default: int | None = None) -> int:
+        value = self.number(key, default)
+        if value < 1 or value != int(value):
+            raise ModelError(
+                f"{self.file} sets {self.arch}.{key} to {value}: expected a whole number of at least 1; "
+                "get the file again"
+            )
+        return int(value)
+
+    def num_layers(self) -> int:
+        count = self.count("block_count")
+        if count > len(self.model.tensors):
+            raise ModelError(
+                f"{self.file} claims {count} layers: expected no more than its {len(self.model.tensors)} tensors; "
+                "give a complete GGUF file"
+            )
+        return count
 
     def require(self, key: str, expected: float) -> None:
-        value = self.get(key, expected)
+        value = self.number(key, expected)
         if value != expected:
             raise ModelError(
                 f"{self.file} sets {self.arch}.{key} to {value}: expected {expected}, the only value supported for "
@@ -201,13 +219,13 @@ class _Metadata:
 
     def token_id(self, name: str) -> int | None:
         value = self.model.metadata.get(f"tokenizer.ggml.{name}_token_id")
-        return None if value is None else int(value)
+        return value if isinstance(value, int) else None
 
 
 def _rope(meta: _Metadata, head_dim: int) -> dict[str, Any]:
-    theta = float(meta.get("rope.freq_base", 10_000.0))
-    kind = meta.get("rope.scaling.type", "none")
-    if kind != "none" and not isclose(float(meta.get("rope.scaling.factor", 1.0)), 1.0):
+    theta = float(meta.number("rope.freq_base", 10_000.0))
+    kind = meta.text("rope.scaling.type", "none")
+    if kind != "none" and not isclose(meta.number("rope.scaling.factor", 1.0), 1.0):
         _refuse_rope(meta, f"RoPE scaling {kind!r}")
     meta.require("rope.scale_linear", 1.0)
     factors = next((t for t in meta.model.tensors if t.name == ROPE_FACTORS), None)

@@ -50,7 +50,14 @@ def read_model(path: Path) -> GgufModel:
 
 def _split(header: GgufHeader) -> tuple[int, int]:
     """Return (part, number of parts), parts counted from 1."""
-    return int(header.metadata.get("split.no", 0)) + 1, int(header.metadata.get("split.count", 1)) or 1
+    return _whole(header, "split.no", 0) + 1, _whole(header, "split.count", 1) or 1
+
+
+def _whole(header: GgufHeader, key: str, default: int) -> int:
+    value = header.metadata.get(key, default)
+    if not isinstance(value, int):
+        raise ModelError(f"{header.path.name} sets {key} to {value!r}: expected a whole number; get the file again")
+    return value
 
 
 def _other_parts(first: GgufHeader) -> list[Path]:
@@ -91,7 +98,7 @@ def _read_part(first: GgufHeader, path: Path) -> GgufHeader:
 
 
 def _check_tensor_count(first: GgufHeader, tensors: tuple[GgufTensor, ...]) -> None:
-    promised = int(first.metadata.get("split.tensors.count", len(tensors)))
+    promised = _whole(first, "split.tensors.count", len(tensors))
     if promised != len(tensors):
         raise ModelError(
             f"{first.path.name} and its other parts hold {len(tensors)} tensors: expected {promised}; "
