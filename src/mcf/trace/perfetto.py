@@ -27,9 +27,10 @@ def to_perfetto(trace: Trace) -> Json:
     """Return the trace as a Chrome trace-event JSON object."""
     times = np.concatenate([trace.events["t_start"], trace.memory["t"]])
     zero = float(times.min()) if len(times) else 0.0
-    tracks = _tracks(trace.events)
-    slices = [_slice(event, tid, zero) for event, tid in zip(trace.events, tracks, strict=True)]
-    counters = [_counter(sample, zero) for sample in trace.memory]
+    events = _rows(trace.events)
+    tracks = _tracks(events)
+    slices = [_slice(event, tid, zero) for event, tid in zip(events, tracks, strict=True)]
+    counters = [_counter(sample, zero) for sample in _rows(trace.memory)]
     return {
         "traceEvents": [*_names(trace, tracks), *slices, *counters],
         "displayTimeUnit": "ms",
@@ -50,16 +51,21 @@ def write_perfetto(path: str | PathLike[str], trace: Trace) -> None:
         ) from None
 
 
-def _tracks(events: Table) -> list[int]:
+def _rows(table: Table) -> list[Json]:
+    """Return the table's rows as plain Python values by column name."""
+    names = table.dtype.names or ()
+    return [dict(zip(names, row, strict=True)) for row in table.tolist()]
+
+
+def _tracks(events: list[Json]) -> list[int]:
     """Return each event's thread number: on a lane's first track where it crosses no other event."""
     ends: dict[tuple[int, int], list[list[float]]] = {}
     tracks = [0] * len(events)
-    for index in np.lexsort((-events["t_end"], events["t_start"])).tolist():
+    for index in sorted(range(len(events)), key=lambda i: (events[i]["t_start"], -events[i]["t_end"])):
         event = events[index]
-        lane = int(event["lane"])
-        open_ends = ends.setdefault((int(event["node"]), lane), [])
-        track = _place(open_ends, float(event["t_start"]), float(event["t_end"]), may_nest=lane != NIC)
-        tracks[index] = lane * _TRACKS_PER_LANE + track
+        open_ends = ends.setdefault((event["node"], event["lane"]), [])
+        track = _place(open_ends, event["t_start"], event["t_end"], may_nest=event["lane"] != NIC)
+        tracks[index] = event["lane"] * _TRACKS_PER_LANE + track
     return tracks
 
 
@@ -75,14 +81,14 @@ def _place(open_ends: list[list[float]], t_start: float, t_end: float, may_nest:
     return len(open_ends) - 1
 
 
-def _slice(event: np.void, tid: int, zero: float) -> Json:
-    purpose = PURPOSE_NAMES.get(int(event["purpose"]), "")
-    stage = STAGE_NAMES.get(int(event["stage"]), str(event["stage"]))
+def _slice(event: Json, tid: int, zero: float) -> Json:
+    purpose = PURPOSE_NAMES.get(event["purpose"], "")
+    stage = STAGE_NAMES.get(event["stage"], str(event["stage"]))
     return {
         "ph": "X",
         "name": _name(event, purpose),
         "cat": "wait" if event["wait"] else stage,
-        "pid": int(event["node"]),
+        "pid": event["node"],
         "tid": tid,
         "ts": _micros(zero, event["t_start"]),
         "dur": _micros(event["t_start"], event["t_end"]),
@@ -90,28 +96,26 @@ def _slice(event: np.void, tid: int, zero: float) -> Json:
     }
 
 
-def _name(event: np.void, purpose: str) -> str:
-    kind = int(event["kind"])
+def _name(event: Json, purpose: str) -> str:
     words = ["wait"] if event["wait"] else []
-    words += [KIND_NAMES.get(kind, f"kind {kind}"), purpose]
+    words += [KIND_NAMES.get(event["kind"], f"kind {event['kind']}"), purpose]
     words += [f"{letter}{event[column]}" for letter, column in (("c", "chunk"), ("l", "layer")) if event[column] >= 0]
     return " ".join(word for word in words if word)
 
 
-def _numbers(event: np.void) -> dict[str, int]:
-    numbers = {name: int(event[name]) for name in ("row", "chunk", "layer", "peer")}
-    known = {name: number for name, number in numbers.items() if number >= 0}
-    return known | {"payload_bytes": int(event["payload_bytes"])}
+def _numbers(event: Json) -> dict[str, int]:
+    known = {name: event[name] for name in ("row", "chunk", "layer", "peer") if event[name] >= 0}
+    return known | {"payload_bytes": event["payload_bytes"]}
 
 
-def _counter(sample: np.void, zero: float) -> Json:
+def _counter(sample: Json, zero: float) -> Json:
     return {
         "ph": "C",
         "name": "KV bytes",
-        "pid": int(sample["node"]),
+        "pid": sample["node"],
         "tid": 0,
         "ts": _micros(zero, sample["t"]),
-        "args": {"bytes": int(sample["bytes_in_use"])},
+        "args": {"bytes": sample["bytes_in_use"]},
     }
 
 
@@ -138,4 +142,4 @@ def _label(what: str, pid: int, tid: int, **args: str | int) -> Json:
 
 def _micros(start: float, end: float) -> float:
     """Return end - start, both rounded to the nanosecond first so that neighbouring slices keep touching."""
-    return (round(float(end) * _NANOS) - round(float(start) * _NANOS)) / _NANOS_PER_MICRO
+    return (round(end * _NANOS) - round(start * _NANOS)) / _NANOS_PER_MICRO

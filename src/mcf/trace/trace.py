@@ -53,9 +53,7 @@ class Trace:
             raise UserError(f"a trace of {len(data)} bytes does not have the length that its header says: {_DAMAGED}")
         events, memory = np.frombuffer(body[:cut], EVENT).copy(), np.frombuffer(body[cut:], MEMORY).copy()
         if not _is_sound(events, memory):
-            raise UserError(
-                f"a trace with an unsound time or an unknown purpose: {_DAMAGED}"
-            )
+            raise UserError(f"a trace with an unsound time or an unknown purpose: {_DAMAGED}")
         return cls(events=events, memory=memory, meta=header["meta"])
 
     # --- transfers ---
