@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mcf.errors import LawError
-from mcf.schedule.passes import _gather_after
+from mcf.schedule.passes import gather_after
 from mcf.schedule.schedule import Array, Schedule
 from mcf.schedule.steps import ALL, ATTEND, DECODE, MERGE, RECV
 from mcf.schedule.text import grid
@@ -47,7 +47,7 @@ def _check_complete(sched: Schedule, final: list[int]) -> None:
 class _Cover:
     def __init__(self, sched: Schedule) -> None:
         self.sched = sched
-        segment, target = _gather_after(sched)
+        segment, target = gather_after(sched)
         self.inputs_of = target.tolist()
         self.bounds = np.searchsorted(segment, np.arange(len(sched.steps) + 1)).tolist()
         self.kind, self.ref = sched.steps["kind"].tolist(), sched.steps["ref"].tolist()

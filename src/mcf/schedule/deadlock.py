@@ -1,14 +1,14 @@
-"""V6: rows wait for one another only along edges that point forward in layers, so a dead-lock is a cycle within one group loop."""
+"""V6: rows wait only along edges that point forward in layers, so a dead-lock is a cycle within one group loop."""
 
 import numpy as np
 
-from mcf.schedule.passes import _gather_after, group_keys, intersects, is_retire
+from mcf.schedule.passes import gather_after, group_keys, intersects, is_retire
 from mcf.schedule.schedule import Array, Schedule
-from mcf.schedule.steps import ATTEND, COMPUTE, KV, NIC, QUERY, RECV, SEND, STREAM
+from mcf.schedule.steps import ATTEND, COMPUTE, KV, NIC, PRODUCE, QUERY, RECV, SEND, STREAM
 
 
 def use_pairs(sched: Schedule) -> tuple[Array, Array]:
-    """(recv row, user row) for each KV receive and each attend or KV send of its group that touches its set."""
+    """(recv row, user row) for each KV receive and each later attend or KV send of its group that touches its set."""
     steps = sched.steps
     keys = group_keys(steps, sched.meta.num_chunks)
     recvs = np.flatnonzero((steps["kind"] == RECV) & (steps["payload"] == KV))
@@ -21,7 +21,7 @@ def use_pairs(sched: Schedule) -> tuple[Array, Array]:
     ends = np.append(bounds, len(recvs))[1:].tolist()
     for a, b, lo, hi in zip(bounds.tolist(), ends, firsts.tolist(), lasts.tolist(), strict=True):
         mine, rows = recvs[a:b], users[lo:hi]
-        i, j = np.nonzero(intersects(steps[mine][:, None], steps[rows][None, :]))
+        i, j = np.nonzero(intersects(steps[mine][:, None], steps[rows][None, :]) & (rows[None, :] > mine[:, None]))
         left.append(mine[i])
         right.append(rows[j])
     return np.concatenate(left), np.concatenate(right)
@@ -45,7 +45,7 @@ def _edges(sched: Schedule, pairs: tuple[Array, Array]) -> tuple[Array, Array]:
         mine = rows[loop & (s["lane"] == lane)]
         near = keys[mine[1:]] == keys[mine[:-1]]
         parts.append((mine[:-1][near], mine[1:][near]))
-    segment, target = _gather_after(sched)
+    segment, target = gather_after(sched)
     near = keys[segment] == keys[target]
     parts.append((target[near] + num, segment[near]))
     recvs = rows[s["kind"] == RECV]
@@ -55,8 +55,31 @@ def _edges(sched: Schedule, pairs: tuple[Array, Array]) -> tuple[Array, Array]:
     waits = (s["ahead"][recv] == 0) | ((s["kind"][user] == SEND) & (s["ahead"][user] == s["ahead"][recv]))
     parts.append((recv[waits] + num, user[waits]))
     parts.append(_query_edges(sched, keys))
+    parts.append(_produce_edges(sched, keys))
     parts.append(_reuse_edges(sched, keys, pairs))
     return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
+
+
+def _produce_edges(sched: Schedule, keys: Array) -> tuple[Array, Array]:
+    """Own queries and own new blocks leave when the dense work has made them."""
+    s, num = sched.steps, len(sched.steps)
+    produces = np.flatnonzero(s["kind"] == PRODUCE)
+    own = (s["payload"] == QUERY) & (s["q"] == s["node"])
+    own |= (s["payload"] == KV) & (s["c_hi"] > s["chunk"]) & (s["m_lo"] <= s["node"]) & (s["node"] < s["m_hi"])
+    sends = np.flatnonzero((s["kind"] == SEND) & own)
+    at = np.searchsorted(keys[produces], keys[sends])
+    found = at < len(produces)
+    sends, at = sends[found], produces[at[found]]
+    near = keys[sends] == keys[at]
+    return at[near] + num, sends[near]
+
+
+def early_forwards(sched: Schedule, pairs: tuple[Array, Array]) -> Array:
+    """Sends that are further ahead than the receive that brings their blocks."""
+    s = sched.steps
+    recv, user = pairs
+    out: Array = np.unique(user[(s["kind"][user] == SEND) & (s["ahead"][user] > s["ahead"][recv])])
+    return out
 
 
 def _query_edges(sched: Schedule, keys: Array) -> tuple[Array, Array]:

@@ -54,7 +54,7 @@ def uses(recvs: Array, recv_keys: Array, steps: Array, keys: Array) -> tuple[Arr
     return first, last
 
 
-def _recv_table(sched: Schedule) -> Array:
+def recv_table(sched: Schedule) -> Array:
     """One RECV record per (send, receiver), in send order; `ref` is the send's row, `dst` the sending node."""
     steps = sched.steps
     sends = np.flatnonzero(steps["kind"] == SEND)
@@ -100,7 +100,7 @@ def _segments(steps: Array) -> Array:
     return np.repeat(np.arange(len(steps)), steps["after_hi"] - steps["after_lo"])
 
 
-def _gather_after(sched: Schedule) -> tuple[Array, Array]:
+def gather_after(sched: Schedule) -> tuple[Array, Array]:
     """(row, target) of each `after` entry, in row order."""
     steps = sched.steps
     segment = _segments(steps)
@@ -127,8 +127,8 @@ def place_recvs(sched: Schedule) -> Schedule:
     """Insert one receive per (send, receiver); merges that name a remote STATE send then name its receive."""
     if (sched.steps["kind"] == RECV).any():
         raise ValueError("the schedule has receives already")
-    recvs = _recv_table(sched)
-    segment, target = _gather_after(sched)
+    recvs = recv_table(sched)
+    segment, target = gather_after(sched)
     num_rows = len(sched.steps)
     pos = np.concatenate([np.arange(num_rows), _positions(sched, recvs)]) if num_rows else np.empty(0, np.int64)
     is_row = np.concatenate([np.ones(num_rows, bool), np.zeros(len(recvs), bool)])
@@ -166,7 +166,7 @@ def strip_recvs(sched: Schedule) -> Schedule:
     """Undo `place_recvs`: drop receives; merges name the remote STATE sends again."""
     steps = sched.steps
     keep = steps["kind"] != RECV
-    segment, target = _gather_after(sched)
+    segment, target = gather_after(sched)
     is_recv = steps["kind"][target] == RECV
     target = np.where(is_recv, steps["ref"][target], target) if len(target) else target
     new_row = np.cumsum(keep) - 1
@@ -238,7 +238,7 @@ def _forward_position(sched: Schedule, keys: Array, row: int, node: int) -> int:
 
 def _expand_after(sched: Schedule, plain: Array, hops: list[_Hop], place: Array) -> tuple[Array, Array]:
     """`after` entries in the new numbering: a merge's remote send becomes the hop that reaches its node; a root hop keeps its own."""
-    segment, target = _gather_after(sched)
+    segment, target = gather_after(sched)
     new_of = {int(r): int(place[i]) for i, r in enumerate(plain)}
     hop_to = {(h.row, h.dst): int(place[len(plain) + i]) for i, h in enumerate(hops)}
     roots: dict[int, list[int]] = {}
@@ -259,4 +259,4 @@ def _expand_after(sched: Schedule, plain: Array, hops: list[_Hop], place: Array)
     return np.array(seg_out, dtype=np.int64), np.array(tgt_out, dtype=np.int64)
 
 
-__all__ = ["KEEP", "STEP", "group_keys", "intersects", "is_retire", "place_recvs", "strip_recvs", "unicast", "uses"]
+__all__ = ["KEEP", "STEP", "gather_after", "group_keys", "intersects", "is_retire", "place_recvs", "recv_table", "strip_recvs", "unicast", "uses"]

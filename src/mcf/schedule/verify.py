@@ -9,9 +9,9 @@ from mcf.cluster import Topology
 from mcf.errors import LawError
 from mcf.schedule import memory
 from mcf.schedule.cover import check_coverage
-from mcf.schedule.deadlock import last_uses, stuck_rows, use_pairs
+from mcf.schedule.deadlock import early_forwards, last_uses, stuck_rows, use_pairs
 from mcf.schedule.kv import ABSENT, DRAINING, STATE_NAMES, STREAMED, VALID
-from mcf.schedule.passes import _gather_after, _recv_table, group_keys
+from mcf.schedule.passes import gather_after, recv_table, group_keys
 from mcf.schedule.schedule import Array, Schedule
 from mcf.schedule.spec import check
 from mcf.schedule.steps import (
@@ -81,6 +81,9 @@ def verify(sched: Schedule) -> Report:
     _check_routes(sched)
     _check_matching(sched)
     pairs = use_pairs(sched)
+    early = early_forwards(sched, pairs)
+    if len(early):
+        _break(sched, "V6", "a send is further ahead than the receive of its blocks", int(early[0]))
     stuck = stuck_rows(sched, pairs)
     if len(stuck):
         row = int(stuck[0])
@@ -128,11 +131,11 @@ def _check_matching(sched: Schedule) -> None:
     bad = (s["after_lo"] < 0) | (s["after_hi"] < s["after_lo"]) | (s["after_hi"] > len(sched.after))
     if bad.any():
         _break(sched, "V6", "an `after` range lies outside the table", int(bad.argmax()))
-    segment, target = _gather_after(sched)
+    segment, target = gather_after(sched)
     bad = (target < 0) | (target >= segment) | (s["node"][np.clip(target, 0, len(s) - 1)] != s["node"][segment])
     if bad.any():
         _break(sched, "V6", "`after` does not point backwards in the same list", int(segment[bad.argmax()]))
-    expected = _recv_table(sched)
+    expected = recv_table(sched)
     rows = np.flatnonzero(s["kind"] == RECV)
     refs = s["ref"][rows]
     if ((refs < 0) | (refs >= len(s))).any() or len(expected) != len(rows):

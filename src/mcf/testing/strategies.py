@@ -1,0 +1,49 @@
+"""Hypothesis strategies: random recipes, random legal schedules, schedules with one fault. The only file that needs hypothesis."""
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from mcf.schedule import Schedule
+from mcf.testing.mutations import MUTATIONS, Broken, break_schedule
+from mcf.testing.recipes import Recipe, random_schedule
+
+
+@st.composite
+def recipes(draw: st.DrawFn, *, max_nodes: int = 4, max_tokens: int = 30, decode: bool = True) -> Recipe:
+    """Recipes of small schedules: odd lengths, empty shares, head groups, both topologies."""
+    num_kv_heads = draw(st.sampled_from((1, 2, 4)))
+    inner = draw(st.sets(st.integers(1, num_kv_heads - 1))) if num_kv_heads > 1 else set()
+    return Recipe(
+        num_nodes=draw(st.integers(1, max_nodes)),
+        prompt_tokens=draw(st.integers(1, max_tokens)),
+        chunk_tokens=draw(st.integers(1, 12)),
+        num_layers=draw(st.integers(1, 3)),
+        num_kv_heads=num_kv_heads,
+        group_heads=draw(st.integers(1, 2)),
+        head_dim=draw(st.sampled_from((2, 4))),
+        page_tokens=draw(st.sampled_from((1, 2, 4, 64))),
+        stream_slots=draw(st.integers(1, 3)),
+        max_new_tokens=draw(st.integers(0, 5)) if decode else 0,
+        topology=draw(st.sampled_from(("switch", "ring"))),
+        head_cuts=(0, *sorted(inner), num_kv_heads),
+        even=draw(st.booleans()),
+        hand_over=draw(st.booleans()),
+        multicast=draw(st.booleans()),
+        seed=draw(st.integers(0, 2**20)),
+    )
+
+
+def schedules(*, max_nodes: int = 4, max_tokens: int = 30, decode: bool = True) -> st.SearchStrategy[Schedule]:
+    """Random legal schedules: every way in which a block can reach a query (see `mcf.testing.recipes`)."""
+    return recipes(max_nodes=max_nodes, max_tokens=max_tokens, decode=decode).map(random_schedule)
+
+
+@st.composite
+def broken_schedules(draw: st.DrawFn, *, names: tuple[str, ...] = ()) -> Broken:
+    """A random legal schedule with one fault of those named (default: any), and the law that it breaks."""
+    chosen = [m for m in MUTATIONS if not names or m.name in names]
+    mutation = draw(st.sampled_from(chosen))
+    broken = break_schedule(draw(schedules()), mutation, draw(st.integers(0, 2**20)))
+    assume(broken is not None)
+    assert broken is not None
+    return broken
