@@ -1,10 +1,10 @@
 """Names and numbers to a verified plan: what `mcf plan` prints and what a run ships to its workers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcf import policies
 from mcf.cluster import Cluster
-from mcf.errors import PromptError, UserError
+from mcf.errors import InfeasibleError, PromptError, UserError
 from mcf.mars import auto_chunk
 from mcf.model import ModelShape
 from mcf.policies import PlanRequest
@@ -12,6 +12,7 @@ from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
 
 DEFAULT_POLICY = "mars-paper"
 AUTO = "auto"
+AUTO_TOKENS = (512, 256, 128, 64)  # per worker: what `auto_chunk` chooses from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +49,15 @@ def make_plan(
     """
     check_workers(num_workers)
     check_window(shape, prompt_tokens)
-    settled = _settle_chunk(shape, chunk_tokens, prompt_tokens, num_workers, kv_memory_bytes, max_tokens)
+    sizes = _chunk_sizes(shape, chunk_tokens, prompt_tokens, num_workers, kv_memory_bytes, max_tokens)
     request = PlanRequest(
         shape=shape,
         cluster=Cluster.uniform(topology, num_workers, kv_budget_bytes=kv_memory_bytes),
         prompt_tokens=prompt_tokens,
-        chunk_tokens=settled,
+        chunk_tokens=sizes[0],
         max_new_tokens=max_tokens,
     )
-    sched = unicast(policies.plan(policy, request))
+    sched = unicast(_first_that_fits(policy, request, sizes))
     report = verify(sched)
     data = to_bytes(sched)
     return Plan(schedule=sched, report=report, data=data, sha256=digest(data))
@@ -85,21 +86,33 @@ def check_window(shape: ModelShape, prompt_tokens: int) -> None:
         )
 
 
-def _settle_chunk(
+def _first_that_fits(policy: str, request: PlanRequest, sizes: list[int]) -> Schedule:
+    """Plan with the first chunk size whose plan the budgets hold; raises the error of the size that misses least."""
+    misses = []
+    for size in sizes:
+        try:
+            return policies.plan(policy, replace(request, chunk_tokens=size))
+        except InfeasibleError as error:
+            misses.append(error)
+    raise min(misses, key=lambda error: error.missing_bytes)
+
+
+def _chunk_sizes(
     shape: ModelShape,
     chunk_tokens: int | str,
     prompt_tokens: int,
     num_workers: int,
     kv_memory_bytes: int | None,
     max_tokens: int,
-) -> int:
+) -> list[int]:
+    """Chunk sizes to try, in order: what was asked for; for AUTO an estimate, which knows no policy, then others."""
     if isinstance(chunk_tokens, int):
         if chunk_tokens < 1:
             raise UserError(f"got a chunk of {chunk_tokens} tokens: expected at least 1, or {AUTO}")
-        return chunk_tokens
+        return [chunk_tokens]
     if chunk_tokens != AUTO:
         raise UserError(f"got chunk_tokens {chunk_tokens!r}: expected a number of tokens or {AUTO!r}")
-    return auto_chunk(
+    first = auto_chunk(
         N=num_workers,
         S=prompt_tokens,
         L=shape.num_layers,
@@ -107,3 +120,5 @@ def _settle_chunk(
         S_node=kv_memory_bytes,
         max_new_tokens=max_tokens,
     )
+    sizes = {min(t * num_workers, prompt_tokens) for t in AUTO_TOKENS}
+    return sorted(sizes | {first}, key=lambda size: (size != first, size > first, -size))

@@ -35,13 +35,13 @@ def auto_chunk(
 def _fits(
     t: int, N: int, S: int, L: int, m_l: int, S_node: int | None, M_buf: int, max_new_tokens: int, slots: int
 ) -> bool:
-    """Owner share, decode reserve, two layers of everybody else's history, and the slots of new KV."""
+    """Owner share, decode reserve, two layers of the others' KV before the last chunk, and the slots of new KV."""
     page, share = PAGE_TOKENS * m_l, _pages(-(-S // N))
-    new = _pages(min(t, -(-S // N)))
+    history, new = _pages((-(-S // (t * N)) - 1) * t), _pages(min(t, -(-S // N)))
     if M_buf and new * page > M_buf:
         return False
     reserve = _pages(-(-max_new_tokens // N)) + 1 if max_new_tokens else 0
-    used = L * (share + reserve) + min(slots, 2) * (N - 1) * share + min(slots, N - 1) * new
+    used = L * (share + reserve) + min(slots, 2) * (N - 1) * history + min(slots, N - 1) * new
     return S_node is None or used * page <= S_node
 
 
