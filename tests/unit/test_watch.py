@@ -7,7 +7,7 @@ import pytest
 
 from mcf.dist.control import Channel
 from mcf.dist.watch import STARTING_S, Watch
-from mcf.errors import TransportError, UserError, WorkerFailedError, WorkerLostError, WorkerSilentError
+from mcf.errors import UserError, WorkerFailedError, WorkerLostError, WorkerSilentError
 
 
 class Stand:
@@ -196,8 +196,3 @@ def test_a_worker_that_takes_no_frames_is_lost_unless_it_has_said_why(watch, sta
 
 def test_a_worker_that_takes_no_frames_is_lost(watch):
     assert isinstance(watch.blame_closed(1, "loading"), WorkerLostError)
-
-
-def test_broken_control_frames_are_transport_errors():
-    assert issubclass(WorkerFailedError, RuntimeError)
-    assert issubclass(TransportError, RuntimeError)
