@@ -19,6 +19,8 @@ import threading
 from mcf.dist import worker
 from mcf.dist.control import PROTOCOL, Channel, Frame
 
+ORPHAN_S = 60.0  # if a test fails, what it leaves behind ends by itself
+
 
 class LightSession:
     """Answers pings; hangs in `echo_state`; raises in anything else."""
@@ -59,7 +61,7 @@ def main(program: str, argv: list[str]) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         hello(channel, 0)
         channel.send("joined")
-    threading.Event().wait()
+    threading.Event().wait(ORPHAN_S)
 
 
 if __name__ == "__main__":
