@@ -33,25 +33,6 @@ def start(policy: str, request: PlanRequest, cutter: Cutter) -> Builder:
     return Builder(request.meta(policy), pieces)
 
 
-def arrival_order(topology: Topology, node: int) -> list[int]:
-    """The other nodes in the order in which their multicasts reach `node`: near first, then as roots send."""
-    others = [m for m in range(topology.num_nodes) if m != node]
-    return sorted(others, key=lambda m: (topology.hops(m, node), (node - m) % topology.num_nodes))
-
-
-def attend_order(trees: "Trees", node: int) -> list[int]:
-    """The other nodes in the order in which their new KV is attended: as it arrives, but what is not forwarded first.
-
-    A receive that is posted late must not wait for a slot that is being forwarded from: round a ring of such waits
-    nobody would move.
-    """
-    others = arrival_order(trees.topology, node)
-    if not has_relays(trees.topology):
-        return others
-    everybody = list(range(trees.topology.num_nodes))
-    return sorted(others, key=lambda m: bool(trees.children(node, m, everybody)))
-
-
 def receivers(b: Builder, topology: Topology, chunk: int) -> list[int]:
     """Nodes that need other nodes' KV in a chunk: those with queries; on a topology with relays, every node."""
     nodes = range(topology.num_nodes)
@@ -78,23 +59,46 @@ def stars(links: Links, roots: Iterable[int]) -> list[Star]:
     return list(out.values())
 
 
+Children = dict[int, list[int]]
+
+
 class Trees:
-    """For each maker and set of needers, who sends to whom when a block goes to all of them."""
+    """Who sends to whom when blocks go from their makers to everybody who needs them, and in which order they arrive.
+
+    `arrivals[n]` are the other makers as their blocks reach node n: near ones first, then as roots send.
+    `attends[n]` is the order in which node n attends what it streams: the same, but what it does not forward first. A
+    receive that is posted late must not wait for a slot that is being forwarded from: round a ring of such waits nobody
+    would move.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._known: dict[tuple[int, ...], list[dict[int, list[int]]]] = {}
+        nodes = range(topology.num_nodes)
+        self._known: dict[tuple[int, ...], list[Children]] = {}
+        self.arrivals = [self._arrivals(n) for n in nodes]
+        self.attends = self.arrivals
+        if has_relays(topology):
+            self.attends = [_leaves_first(n, self.arrivals[n], self.to(list(nodes))) for n in nodes]
 
-    def children(self, node: int, maker: int, needers: list[int]) -> list[int]:
-        """Neighbours to which a node passes a maker's block on."""
+    def to(self, needers: list[int]) -> list[Children]:
+        """For each maker, the neighbours to which each node passes its blocks on, so that they reach all needers."""
         key = tuple(needers)
         if key not in self._known:
-            self._known[key] = [self._stars(m, needers) for m in range(self.topology.num_nodes)]
-        return self._known[key][maker].get(node, [])
+            self._known[key] = [self._children(m, needers) for m in range(self.topology.num_nodes)]
+        return self._known[key]
 
-    def _stars(self, maker: int, needers: list[int]) -> dict[int, list[int]]:
+    def _children(self, maker: int, needers: list[int]) -> Children:
         links = self.topology.multicast(maker, [n for n in needers if n != maker])
         return {star.node: star.children for star in stars(links, [maker])}
+
+    def _arrivals(self, node: int) -> list[int]:
+        num_nodes = self.topology.num_nodes
+        others = [m for m in range(num_nodes) if m != node]
+        return sorted(others, key=lambda m: (self.topology.hops(m, node), (node - m) % num_nodes))
+
+
+def _leaves_first(node: int, makers: list[int], trees: list[Children]) -> list[int]:
+    return sorted(makers, key=lambda m: node in trees[m])
 
 
 def windows(b: Builder, chunks: Range, maker: int) -> Iterator[Range]:

@@ -1,6 +1,6 @@
 """`gather`: owner-only KV (r = 1). In every chunk each node fetches the others' history, a layer ahead, and new KV."""
 
-from mcf.policies.common import Trees, arrival_order, attend_order, check_slots, has_relays, receivers, start, windows
+from mcf.policies.common import Children, Trees, check_slots, has_relays, receivers, start, windows
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Builder, Schedule, head_tail
 from mcf.schedule.builder import Range
@@ -11,36 +11,36 @@ def plan(request: PlanRequest) -> Schedule:
     check_slots("gather", request, forwards=has_relays(request.cluster.topology))
     b, trees = start("gather", request, head_tail), Trees(request.cluster.topology)
     for chunk in range(b.num_chunks):
-        needers = receivers(b, trees.topology, chunk)
+        children = trees.to(receivers(b, trees.topology, chunk))
         for node in range(request.num_nodes):
-            _Step(b, trees, needers, node, chunk, request.ahead).write()
+            _chunk(_Hands(b, node, chunk, children), trees, request.ahead)
     b.decode()
     return b.build()
 
 
-class _Step:
-    """What one node does in one chunk."""
+def _chunk(hands: "_Hands", trees: Trees, ahead: int) -> None:
+    """Write a node's rows of a chunk in list order: what others wait for comes first."""
+    b, node, chunk = hands.b, hands.node, hands.chunk
+    history, new, others = (0, chunk), (chunk, chunk + 1), trees.arrivals[node]
+    hands.pass_on([node], history, ahead)
+    b.produce(node, chunk)
+    hands.pass_on([node], new, 0)
+    hands.pass_on(others, history, ahead)
+    hands.pass_on(others, new, 0)
+    makers = (node, *trees.attends[node])
+    states = [b.attend(node, chunk, chunks=(0, chunk + 1), makers=(m, m + 1)) for m in makers]
+    b.merge(node, chunk, states)
 
-    def __init__(self, b: Builder, trees: Trees, needers: list[int], node: int, chunk: int, ahead: int) -> None:
-        self.b, self.trees, self.needers = b, trees, needers
-        self.node, self.chunk, self.ahead = node, chunk, ahead
 
-    def write(self) -> None:
-        """Write the rows in list order: what others wait for comes first."""
-        b, node, chunk = self.b, self.node, self.chunk
-        history, new = (0, chunk), (chunk, chunk + 1)
-        others = arrival_order(self.trees.topology, node)
-        self._pass_on([node], history, self.ahead)
-        b.produce(node, chunk)
-        self._pass_on([node], new, 0)
-        self._pass_on(others, history, self.ahead)
-        self._pass_on(others, new, 0)
-        makers = (node, *attend_order(self.trees, node))
-        states = [b.attend(node, chunk, chunks=(0, chunk + 1), makers=(m, m + 1)) for m in makers]
-        b.merge(node, chunk, states)
+class _Hands:
+    """What one node passes on to its neighbours in one chunk."""
 
-    def _pass_on(self, makers: list[int], chunks: Range, ahead: int) -> None:
+    def __init__(self, b: Builder, node: int, chunk: int, children: list[Children]) -> None:
+        self.b, self.node, self.chunk, self.children = b, node, chunk, children
+
+    def pass_on(self, makers: list[int], chunks: Range, ahead: int) -> None:
+        """Send makers' blocks to the neighbours that get them from this node, if there are any."""
         for maker in makers:
-            children = self.trees.children(self.node, maker, self.needers)
-            for part in windows(self.b, chunks, maker) if children else ():
-                self.b.send_kv(self.node, children, self.chunk, chunks=part, makers=(maker, maker + 1), ahead=ahead)
+            dsts = self.children[maker].get(self.node)
+            for part in windows(self.b, chunks, maker) if dsts else ():
+                self.b.send_kv(self.node, dsts or (), self.chunk, chunks=part, makers=(maker, maker + 1), ahead=ahead)

@@ -12,7 +12,6 @@ from mcf.mars.placement import Links
 from mcf.policies.common import (
     Star,
     Trees,
-    attend_order,
     check_slots,
     has_relays,
     receivers,
@@ -55,8 +54,7 @@ class _Planner:
         self.costs = Costs.of(self.b)
         self.layout = Layout(self.b, self.costs, self.topology, request.ahead)
         self.order = [spread(owner, self.layout.hops) for owner in range(self.N)]
-        trees = Trees(self.topology)
-        self.arrivals = [attend_order(trees, node) for node in range(self.N)]
+        self.attends = Trees(self.topology).attends
         self.r_mem = self.N
         self.forests: dict[tuple[Holders, tuple[int, ...]], Links] = {}
 
@@ -188,7 +186,7 @@ class _Planner:
         else:
             sets.append((new, own[1]))
         states = [self.b.attend(node, chunk, chunks=chunks, makers=makers) for chunks, makers in sets]
-        for maker in self.arrivals[node]:
+        for maker in self.attends[node]:
             arrived = late[maker], chunk + 1
             states.append(self.b.attend(node, chunk, chunks=arrived, makers=(maker, maker + 1)))
         self.b.merge(node, chunk, states)
