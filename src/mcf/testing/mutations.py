@@ -1,6 +1,6 @@
 """Legal schedules with one named fault, each of which must break a named law: what `verify` has to catch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from mcf.schedule import Schedule
 from mcf.schedule.memory import peak_bytes
-from mcf.schedule.passes import gather_after
 from mcf.schedule.schedule import Array
 from mcf.schedule.steps import (
     ATTEND,
@@ -27,6 +26,7 @@ from mcf.schedule.steps import (
     STATE,
     STREAM,
 )
+from mcf.testing.editing import add_after, drop_rows, insert_row, set_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,47 +45,6 @@ class Broken:
     name: str
     law: str
     schedule: Schedule
-
-
-# --- editing columns ---
-
-
-def drop_rows(sched: Schedule, rows: Iterable[int]) -> Schedule:
-    """Remove rows, and every `after` entry that names one; receives of a removed send must be removed with it."""
-    keep = np.ones(len(sched), dtype=bool)
-    keep[list(rows)] = False
-    return _rebuild(sched, np.flatnonzero(keep), sched.steps[keep])
-
-
-def insert_row(sched: Schedule, at: int, step: Array) -> Schedule:
-    """Insert a row without `after` entries before row `at`."""
-    order = np.insert(np.arange(len(sched)), at, NONE)
-    steps = np.insert(sched.steps, at, step)
-    return _rebuild(sched, order, steps)
-
-
-def _rebuild(sched: Schedule, old: Array, steps: Array) -> Schedule:
-    """Renumber: `old` [R'] is the former number of each row, -1 for a new one."""
-    new_row = np.full(len(sched) + 1, NONE, dtype=np.int64)
-    new_row[old[old >= 0]] = np.flatnonzero(old >= 0)
-    segment, target = gather_after(sched)
-    segment, target = new_row[segment], new_row[target]
-    good = (segment >= 0) & (target >= 0)
-    segment, target = segment[good], target[good]
-    steps = steps.copy()
-    steps["ref"] = np.where(steps["ref"] >= 0, new_row[steps["ref"]], NONE)
-    order = np.argsort(segment, kind="stable")
-    ends = np.cumsum(np.bincount(segment, minlength=len(steps))) if len(steps) else np.empty(0, np.int64)
-    steps["after_lo"], steps["after_hi"] = ends - np.bincount(segment, minlength=len(steps)), ends
-    return sched.replace(steps=steps, after=target[order].astype("<i4"))
-
-
-def set_fields(sched: Schedule, row: int, **values: int) -> Schedule:
-    """Change columns of one row."""
-    steps = sched.steps.copy()
-    for name, value in values.items():
-        steps[name][row] = value
-    return sched.replace(steps=steps)
 
 
 def _pick(rng: Random, mask: Array) -> int | None:
@@ -211,30 +170,23 @@ def _twice(sched: Schedule, rng: Random) -> Schedule | None:
     if merge is None:
         return None
     out = insert_row(sched, row, s[row])
-    return _add_after(out, merge + 1, row)
-
-
-def _add_after(sched: Schedule, row: int, target: int) -> Schedule:
-    steps = sched.steps.copy()
-    end = int(steps["after_hi"][row])
-    later = np.arange(len(steps)) > row
-    steps["after_lo"][later] += 1
-    steps["after_hi"][later] += 1
-    steps["after_hi"][row] += 1
-    return sched.replace(steps=steps, after=np.insert(sched.after, end, target))
+    return add_after(out, merge + 1, row)
 
 
 def _history_attends(sched: Schedule) -> Array:
     """[R] prefill attends of earlier chunks or of the node's own new block: each must be there."""
     s = sched.steps
     own = (s["m_lo"] <= s["q"]) & (s["q"] < s["m_hi"]) & (s["c_hi"] > s["chunk"])
-    return (s["kind"] == ATTEND) & (s["stage"] == PREFILL) & ((s["c_hi"] <= s["chunk"]) | own)
+    out: Array = (s["kind"] == ATTEND) & (s["stage"] == PREFILL) & ((s["c_hi"] <= s["chunk"]) | own)
+    return out
 
 
 def _missed(sched: Schedule, rng: Random) -> Schedule | None:
     """V7: a node misses blocks that it may see."""
     s = sched.steps
-    merged = {t for m in np.flatnonzero(s["kind"] == MERGE) if len(sched.after_of(int(m))) > 1 for t in sched.after_of(int(m))}
+    merged = {
+        t for m in np.flatnonzero(s["kind"] == MERGE) if len(sched.after_of(int(m))) > 1 for t in sched.after_of(int(m))
+    }
     sent = {t for x in np.flatnonzero(s["payload"] == STATE) for t in sched.after_of(int(x))}
     mask = _history_attends(sched) & np.isin(np.arange(len(s)), sorted(merged - sent))
     row = _pick(rng, mask)
@@ -291,9 +243,64 @@ def _keep_what_is_held(sched: Schedule, rng: Random) -> Schedule | None:
     return set_fields(out, new_recv, ref=send)
 
 
+def _cross_wait(sched: Schedule, rng: Random) -> Schedule | None:
+    """V6: two nodes attend each other's queries before they make their own."""
+    s = sched.steps
+    remote = (s["kind"] == ATTEND) & (s["stage"] == PREFILL) & (s["q"] != s["node"])
+    where = {
+        (int(r["chunk"]), int(r["node"]), int(r["q"])): i
+        for i, r in zip(np.flatnonzero(remote), s[remote], strict=True)
+    }
+    pairs = sorted((c, a, b) for c, a, b in where if a < b and (c, b, a) in where)
+    if not pairs:
+        return None
+    chunk, a, b = rng.choice(pairs)
+    out = sched
+    for node, row in sorted(((a, where[chunk, a, b]), (b, where[chunk, b, a])), reverse=True):
+        made = (s["kind"] == PRODUCE) & (s["node"] == node) & (s["chunk"] == chunk)
+        out = insert_row(out, int(np.flatnonzero(made)[0]), s[row]) if made.any() else out
+    return out
+
+
+def _use_while_draining(sched: Schedule, rng: Random) -> Schedule | None:
+    """V1: a node attends a copy after it has begun to drain it."""
+    s = sched.steps
+    kept = np.flatnonzero((s["kind"] == RECV) & (s["hold"] == KEEP))
+    found = [(int(a), int(r)) for r in kept for a in np.flatnonzero(_uses_later(s, s[r]))]
+    found = [(a, r) for a, r in found if not (sched.owner[s["c_lo"][r] : s["c_hi"][r]] == s["node"][a]).any()]
+    if not found:
+        return None
+    attend, recv = rng.choice(found)
+    step = s[recv].copy()
+    for name, value in {
+        "kind": DRAIN,
+        "lane": 0,
+        "payload": 0,
+        "hold": 0,
+        "ahead": 0,
+        "dst": NONE,
+        "ref": NONE,
+    }.items():
+        step[name] = value
+    step["chunk"] = s["chunk"][attend]
+    rows = sched.node_rows(int(step["node"]))
+    at = rows.start + int((s["chunk"][rows.start : rows.stop] < step["chunk"]).sum())
+    return insert_row(sched, at, step)
+
+
+def _uses_later(s: Array, recv: Array) -> Array:
+    """[R] prefill attends of later chunks that need a block of a receive."""
+    out = (s["kind"] == ATTEND) & (s["stage"] == PREFILL)
+    out &= (s["node"] == recv["node"]) & (s["chunk"] > recv["chunk"])
+    for axis in "cmh":
+        out &= (s[f"{axis}_lo"] <= recv[f"{axis}_lo"]) & (recv[f"{axis}_hi"] <= s[f"{axis}_hi"])
+    return out
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(name="after itself", law="V6", apply=_after_itself),
     Mutation(name="broken walk", law="V8", apply=_broken_walk),
+    Mutation(name="cross wait", law="V6", apply=_cross_wait),
     Mutation(name="drain own", law="V2", apply=_drain_own),
     Mutation(name="keep what is held", law="V1", apply=_keep_what_is_held),
     Mutation(name="leave replica", law="V3", apply=_leave_replica),
@@ -308,6 +315,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(name="small buffer", law="V5", apply=_small_buffer),
     Mutation(name="tight budget", law="V4", apply=_tight_budget),
     Mutation(name="twice", law="V7", apply=_twice),
+    Mutation(name="use while draining", law="V1", apply=_use_while_draining),
     Mutation(name="wrong shares", law="V3", apply=_wrong_shares),
 )
 

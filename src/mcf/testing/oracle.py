@@ -25,7 +25,7 @@ def dense_attention(q: Array, k: Array, v: Array) -> Array:
 
 
 def random_qkv(meta: ScheduleMeta, *, decode_tokens: int = 0, seed: int = 0) -> tuple[Array, Array, Array]:
-    """q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d]: normal deviates, float64."""
+    """Draw q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d]: normal deviates, float64."""
     rng = np.random.default_rng(seed)
     head = (meta.num_layers, meta.prompt_tokens + decode_tokens)
     heads = (meta.num_q_heads, meta.num_kv_heads, meta.num_kv_heads)

@@ -1,11 +1,12 @@
-"""Hypothesis strategies: random recipes, random legal schedules, schedules with one fault. The only file that needs hypothesis."""
+"""Hypothesis strategies: random recipes, legal schedules, schedules with one fault. Only this file needs hypothesis."""
 
 from hypothesis import assume
 from hypothesis import strategies as st
 
 from mcf.schedule import Schedule
+from mcf.testing.drawing import random_schedule
 from mcf.testing.mutations import MUTATIONS, Broken, break_schedule
-from mcf.testing.recipes import Recipe, random_schedule
+from mcf.testing.recipes import Recipe
 
 
 @st.composite
