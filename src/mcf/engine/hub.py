@@ -16,8 +16,8 @@ WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt",
 UNWANTED = ["*/*", "consolidated*.safetensors", "adapter_*", "*.gguf"]  # other formats of the same weights
 
 
-def download(hub_id: str, progress: Progress) -> Path:
-    """Return the folder of a hub model's snapshot; downloads only what is missing.
+def download(hub_id: str, progress: Progress, *, config_only: bool = False) -> Path:
+    """Return the folder of a hub model's snapshot; downloads only what is missing, with `config_only` config.json alone.
 
     Raises `ModelError` with one line where the model cannot be had: unknown, gated, offline and not cached, no network.
     """
@@ -37,7 +37,12 @@ def download(hub_id: str, progress: Progress) -> Path:
         ) from None
     try:
         folder = Path(
-            snapshot_download(hub_id, allow_patterns=WANTED, ignore_patterns=UNWANTED, tqdm_class=_bar(progress))
+            snapshot_download(
+                hub_id,
+                allow_patterns=["config.json"] if config_only else WANTED,
+                ignore_patterns=UNWANTED,
+                tqdm_class=_bar(progress),
+            )
         )
     except GatedRepoError as error:
         raise _refuse(hub_id, "is gated on the hub", "ask for access on its page and set HF_TOKEN") from error
@@ -48,7 +53,7 @@ def download(hub_id: str, progress: Progress) -> Path:
     except (HfHubHTTPError, OSError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise _refuse(hub_id, f"could not be downloaded ({why})", "try again later") from error
-    if not any(folder.glob("*.safetensors")):
+    if not config_only and not any(folder.glob("*.safetensors")):
         raise _refuse(
             hub_id,
             "has no safetensors weights on the hub (pickled weights are never downloaded)",

@@ -74,11 +74,12 @@ def check_policy(policy: str) -> None:
     policies.check_name(policy)
 
 
-def check_window(shape: ModelShape, prompt_tokens: int) -> None:
-    """Refuse an empty prompt and one that leaves no place for an answer: never cut silently."""
+def check_window(shape: ModelShape, prompt_tokens: int, *, min_new_tokens: int = 1) -> None:
+    """Refuse an empty prompt and one that leaves no place for `min_new_tokens` of an answer: never cut silently."""
     if prompt_tokens < 1:
         raise PromptError("got an empty prompt: expected at least one token; give some text")
-    if prompt_tokens >= shape.max_positions:
+    excess = prompt_tokens + min_new_tokens - shape.max_positions
+    if excess > 0:
         raise PromptError(
             f"got a prompt of {prompt_tokens} tokens: {shape.name or 'the model'} has a window of "
             f"{shape.max_positions}, prompt and answer together; shorten the prompt by at least "

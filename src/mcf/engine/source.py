@@ -12,6 +12,7 @@ from typing import Any
 
 from mcf.engine import folder as folders
 from mcf.engine import gguf_cache, hub
+from mcf.engine.gguf_config import hf_config
 from mcf.engine.gguf_parts import Progress, read_model
 from mcf.engine.notmodels import explain_foreign_file
 from mcf.errors import ModelError
@@ -46,8 +47,7 @@ def resolve(model: str, *, cache_dir: Path | None = None, progress: Progress | N
     `cache_dir` takes the place of the cache root for converted GGUF files. `progress(stage, done, total)` is called
     with the stages `hash`, `tokenizer`, `convert` (of a GGUF file) and `download` (of a hub model).
     """
-    if not model.strip():
-        raise ModelError("MODEL is empty: expected a Hugging Face folder, a .gguf file, a hub id or demo; give one")
+    _check_named(model)
     report = progress or _silent
     root = cache_dir or gguf_cache.default_root()
     if model == DEMO:
@@ -58,6 +58,26 @@ def resolve(model: str, *, cache_dir: Path | None = None, progress: Progress | N
     if path.exists():
         return _from_file(path, root, report)
     return _from_hub(model, report)
+
+
+def read_shape(model: str, *, dtype: str, progress: Progress | None = None) -> ModelShape:
+    """Return the shape of the model that MODEL names from its config.json or GGUF header alone.
+
+    No weights are looked at, converted or downloaded: enough to plan, not to run.
+    """
+    _check_named(model)
+    path = Path(model).expanduser()
+    if model == DEMO:
+        name, config = DEMO, hf_config(read_model(demo_file()))
+    elif path.is_dir():
+        name, config = path.resolve().name, folders.read_config(path)
+    elif path.exists():
+        _check_file(path)
+        name, config = path.stem, hf_config(read_model(path))
+    else:
+        _check_hub_id(model)
+        name, config = model, folders.read_config(hub.download(model, progress or _silent, config_only=True))
+    return ModelShape.from_config(config, dtype=dtype, name=name)
 
 
 def demo_file() -> Path:
@@ -84,10 +104,14 @@ def _from_folder(folder: Path, name: str) -> ModelSource:
 
 
 def _from_file(path: Path, root: Path, progress: Progress) -> ModelSource:
+    _check_file(path)
+    return _from_gguf(path, path.stem, root, progress)
+
+
+def _check_file(path: Path) -> None:
     explain_foreign_file(path, expected="a GGUF model file")
     if path.suffix != ".gguf" and (path.parent / "config.json").exists():
         raise ModelError(f"{path} is one file of a model folder: expected the folder; give {path.parent}")
-    return _from_gguf(path, path.stem, root, progress)
 
 
 def _from_gguf(path: Path, name: str, root: Path, progress: Progress) -> ModelSource:
@@ -99,11 +123,20 @@ def _from_gguf(path: Path, name: str, root: Path, progress: Progress) -> ModelSo
 
 
 def _from_hub(model: str, progress: Progress) -> ModelSource:
+    _check_hub_id(model)
+    return _from_folder(hub.download(model, progress), model)
+
+
+def _check_named(model: str) -> None:
+    if not model.strip():
+        raise ModelError("MODEL is empty: expected a Hugging Face folder, a .gguf file, a hub id or demo; give one")
+
+
+def _check_hub_id(model: str) -> None:
     if _looks_like_path(model):
         raise ModelError(
             f"{model!r} does not exist: expected a Hugging Face folder, a .gguf file, a hub id or demo; check the path"
         )
-    return _from_folder(hub.download(model, progress), model)
 
 
 def _looks_like_path(model: str) -> bool:

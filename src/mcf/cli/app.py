@@ -1,0 +1,185 @@
+"""The commands and their options; each command is a function in a module of its own."""
+
+from typing import Annotated
+
+import typer
+
+import mcf
+from mcf.cli.plan import plan_command
+from mcf.cli.run import run_command
+from mcf.cli.settings import read_float, read_int
+from mcf.cli.show import show_command
+from mcf.engine.planner import AUTO, DEFAULT_POLICY
+from mcf.model import DTYPE_BYTES
+from mcf.policies import NAMES
+
+app = typer.Typer(
+    help="MCF: long prompts on several small machines, by context parallelism with scheduled KV cache placement.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo`: the small model that scripts/setup "
+        "installs.",
+    ),
+]
+Workers = Annotated[str, typer.Option("--workers", metavar="N", help="Context-parallel worker processes.")]
+Policy = Annotated[
+    str, typer.Option("--policy", metavar="NAME", help=f"Who computes, keeps and fetches which KV: {', '.join(NAMES)}.")
+]
+ChunkTokens = Annotated[
+    str,
+    typer.Option(
+        "--chunk-tokens",
+        metavar="TOKENS",
+        help="Prefill chunk size over all workers, in tokens (1k = 1024); `auto`: 512 per worker, smaller where the KV "
+        "budget asks.",
+    ),
+]
+KvMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-memory",
+        metavar="BYTES",
+        show_default="no limit",
+        help="KV cache budget of each worker, in bytes or for example 256MiB, 2GiB.",
+    ),
+]
+MaxTokens = Annotated[
+    str,
+    typer.Option("--max-tokens", metavar="TOKENS", help="Most tokens to generate; cut to what the model's window leaves."),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype", metavar="DTYPE", help=f"Type of weights, activations and KV cache: {', '.join(sorted(DTYPE_BYTES))}."
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, the worker's too.")]
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"mcf {mcf.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Stand above the commands."""
+
+
+@app.command()
+def run(
+    model: Model,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", show_default=False, help="The prompt itself.")
+    ] = None,
+    prompt_file: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-file", metavar="FILE", show_default=False, help="A UTF-8 text file with the prompt; `-`: stdin."
+        ),
+    ] = None,
+    workers: Workers = "2",
+    policy: Policy = DEFAULT_POLICY,
+    chunk_tokens: ChunkTokens = AUTO,
+    kv_memory: KvMemory = None,
+    max_tokens: MaxTokens = "64",
+    dtype: Dtype = "float32",
+    seed: Annotated[str, typer.Option("--seed", metavar="INT", help="Seed of sampling.")] = "0",
+    temperature: Annotated[
+        str, typer.Option("--temperature", metavar="NUMBER", help="Sampling temperature, 0 to 100; 0 is greedy.")
+    ] = "0",
+    top_p: Annotated[
+        str,
+        typer.Option("--top-p", metavar="NUMBER", help="Nucleus sampling: probability mass to keep, above 0, at most 1."),
+    ] = "1",
+    raw: Annotated[bool, typer.Option("--raw", help="Take the prompt as it stands, without the chat template.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
+    ] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace", metavar="FILE", show_default=False, help="Write what happened when; opens in ui.perfetto.dev."
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr."""
+    run_command(
+        model,
+        prompt=prompt,
+        prompt_file=prompt_file,
+        workers=read_int(workers, "--workers"),
+        policy=policy,
+        chunk_tokens=chunk_tokens,
+        kv_memory=kv_memory,
+        max_tokens=max_tokens,
+        dtype=dtype,
+        seed=read_int(seed, "--seed"),
+        temperature=read_float(temperature, "--temperature"),
+        top_p=read_float(top_p, "--top-p"),
+        is_raw=raw,
+        is_json=json,
+        trace=trace,
+    )
+
+
+@app.command()
+def plan(
+    model: Model,
+    prompt_tokens: Annotated[
+        str,
+        typer.Option("--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."),
+    ],
+    workers: Workers = "2",
+    policy: Policy = DEFAULT_POLICY,
+    chunk_tokens: ChunkTokens = AUTO,
+    kv_memory: KvMemory = None,
+    max_tokens: MaxTokens = "64",
+    dtype: Dtype = "float32",
+    save: Annotated[
+        str | None,
+        typer.Option("--save", metavar="FILE", show_default=False, help="Write the schedule as text, for `mcf show`."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of a table.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Print the schedule in numbers before anything runs: memory, traffic, replicas. Reads no weights."""
+    plan_command(
+        model,
+        prompt_tokens=prompt_tokens,
+        workers=read_int(workers, "--workers"),
+        policy=policy,
+        chunk_tokens=chunk_tokens,
+        kv_memory=kv_memory,
+        max_tokens=max_tokens,
+        dtype=dtype,
+        save=save,
+        is_json=json,
+    )
+
+
+@app.command()
+def show(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", show_default=False, help="A schedule saved by `mcf plan --save`; `-`: stdin.")
+    ],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Judge it by the laws V1-V8 instead: a report, or the broken law and the grid.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Print a saved schedule: a line per step, then the step-by-node grid."""
+    show_command(file, is_verify=verify)

@@ -1,0 +1,92 @@
+"""The way in and the only way out: what the commands raise becomes one line on stderr and an exit code.
+
+    0    done
+    1    the run failed: a RunError, an internal error, or nobody reads our output any more (quiet)
+    2    a mistake in what was given: a UserError, or a command line that cannot be read
+    130  Ctrl-C
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+
+import typer
+
+from mcf.cli.app import app
+from mcf.cli.ctrl_c import EXIT_CODE, QuickCtrlC
+from mcf.errors import LawError, McfError
+
+PROGRAM = "mcf"
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (default: this process's own) and return the exit code; raises nothing."""
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    with QuickCtrlC() as ctrl_c:
+        try:
+            return _invoke(args)
+        except typer.Exit as error:
+            return error.exit_code
+        except KeyboardInterrupt:
+            ctrl_c.say()
+            return EXIT_CODE
+        except BrokenPipeError:
+            _forget_stdout()
+            return 1
+        except Exception as error:
+            return _report(error, is_debug="--debug" in args)
+
+
+def _invoke(args: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context(PROGRAM, args) as context:
+            code = command.invoke(context)
+    finally:
+        sys.stdout.flush()  # here, where a reader that has left can still be told from a failure
+    return int(code or 0)
+
+
+def _report(error: Exception, *, is_debug: bool) -> int:
+    if usage := _usage_line(error):
+        return _say_error(usage, code=2)
+    if is_debug:
+        traceback.print_exception(error)
+    if isinstance(error, McfError):
+        grid = error.grid if isinstance(error, LawError) else ""
+        return _say_error(str(error), grid=grid, code=error.exit_code)
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return _say_error(what, kind="internal error", hint="" if is_debug else "; run again with --debug", code=1)
+
+
+def _say_error(message: str, *, code: int, kind: str = "error", hint: str = "", grid: str = "") -> int:
+    with suppress(BrokenPipeError):
+        print(f"{kind}: {one_line(message)}{hint}", file=sys.stderr)
+        if grid:
+            print(grid, file=sys.stderr)
+    return code
+
+
+def _usage_line(error: Exception) -> str:
+    """Return what typer has against the command line, "" for any other error."""
+    if not hasattr(error, "format_message"):  # typer's usage errors have no public name
+        return ""
+    near, name = getattr(error, "possibilities", None), getattr(error, "option_name", "")
+    message = f"no such option {name}: did you mean {near[0]}?" if near else error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message[:1].lower()}{message[1:]} (see `{context.command_path if context else PROGRAM} --help`)"
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line, without characters that steer a terminal."""
+    return _UNPRINTABLE.sub(" ", text).strip()
+
+
+def _forget_stdout() -> None:
+    """Point stdout elsewhere, so that the interpreter's last flush does not complain."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

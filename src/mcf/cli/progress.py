@@ -1,0 +1,113 @@
+"""Progress on stderr: live bars on a terminal, a few plain lines elsewhere.
+
+The engine reports `(stage, done, total)`: `hash`, `convert`, `download` in bytes, `tokenizer` 0 to 1, `load` in workers,
+`prefill` in prompt tokens.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TextIO
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from mcf.cli.tables import console, is_terminal
+from mcf.units import format_bytes, format_seconds
+
+PREFILL, LOAD = "prefill", "load"
+_STAGES = {
+    "hash": "hashing the model file",
+    "tokenizer": "reading the tokenizer",
+    "convert": "converting the weights (once)",
+    "download": "downloading the model",
+    LOAD: "starting workers and loading weights",
+    PREFILL: "prefill",
+}
+_IN_BYTES = ("hash", "convert", "download")
+Clock = Callable[[], float]
+
+
+class Reporter(Protocol):
+    """Shows progress; `stop` leaves the terminal to others and is harmless when called again."""
+
+    def __call__(self, stage: str, done: float, total: float) -> None:
+        """Show that `done` of `total` of a stage are done."""
+
+    def stop(self) -> None:
+        """End all bars."""
+
+
+def reporter(stream: TextIO) -> Reporter:
+    """Return what shows progress on the stream: bars where it is a terminal, else lines."""
+    return LiveBars(stream) if is_terminal(stream) else PlainLines(stream)
+
+
+class PlainLines:
+    """One line when a stage begins, one for each prefill chunk."""
+
+    def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
+        self._stage, self._done, self._start_s = "", 0.0, 0.0
+
+    def __call__(self, stage: str, done: float, total: float) -> None:
+        """Print a line if the stage is new, or if prefill has come a chunk further."""
+        if stage != self._stage:
+            self._stage, self._done, self._start_s = stage, 0.0, self._clock()
+            if stage != PREFILL:
+                self._print(f"{stage}: {_words(stage)} ({_amount(stage, total)})")
+        if stage == PREFILL and done > self._done:
+            self._done = done
+            self._print(f"{stage}: {prefill_text(done, total, self._clock() - self._start_s)}")
+
+    def stop(self) -> None:
+        """Do nothing: lines need no end."""
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+class LiveBars:
+    """One bar for loading, whatever its stage, and one for prefill."""
+
+    def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
+        self._clock, self._start_s = clock, 0.0
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"), TimeElapsedColumn())
+        self._bars = Progress(SpinnerColumn(), *columns, console=console(stream))
+        self._tasks: dict[bool, TaskID] = {}
+        self._bars.start()
+
+    def __call__(self, stage: str, done: float, total: float) -> None:
+        """Move the bar of the stage."""
+        is_prefill = stage == PREFILL
+        if is_prefill not in self._tasks:
+            self._begin(is_prefill)
+        text = prefill_text(done, total, self._clock() - self._start_s) if is_prefill else _amount(stage, total)
+        self._bars.update(
+            self._tasks[is_prefill], description=_words(stage), completed=done, total=total or None, detail=text
+        )
+
+    def stop(self) -> None:
+        """Leave the bars as they are and give the terminal back."""
+        self._bars.stop()
+
+    def _begin(self, is_prefill: bool) -> None:
+        self._start_s = self._clock()
+        self._tasks[is_prefill] = self._bars.add_task("", detail="")
+
+
+def prefill_text(done: float, total: float, elapsed_s: float) -> str:
+    """Return tokens done, tokens per second and the time left at the pace so far."""
+    text = f"{done:,.0f} of {total:,.0f} tokens"
+    if not done or elapsed_s <= 0:
+        return text
+    left_s = elapsed_s * (total - done) / done
+    return f"{text}, {done / elapsed_s:,.0f} tokens/s" + (f", {format_seconds(round(left_s))} left" if done < total else "")
+
+
+def _words(stage: str) -> str:
+    return _STAGES.get(stage, stage)
+
+
+def _amount(stage: str, total: float) -> str:
+    if stage in _IN_BYTES:
+        return format_bytes(total)
+    return f"{total:,.0f} workers" if stage == LOAD else "1 file"

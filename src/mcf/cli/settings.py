@@ -1,0 +1,39 @@
+"""Option values that both `run` and `plan` take, from text to what the engine expects."""
+
+from mcf.engine.planner import AUTO
+from mcf.errors import UnitError, UnknownNameError
+from mcf.model import DTYPE_BYTES
+from mcf.units import parse_bytes, parse_tokens
+
+
+def read_budget(text: str | None) -> int | None:
+    """Return --kv-memory in bytes, None where there is no limit. Raises UnitError."""
+    return None if text is None else parse_bytes(text)
+
+
+def read_chunk(text: str) -> int | str:
+    """Return --chunk-tokens as a number of tokens or AUTO. Raises UnitError."""
+    return AUTO if text == AUTO else parse_tokens(text)
+
+
+def read_dtype(text: str) -> str:
+    """Return --dtype where it is known. Raises UnknownNameError."""
+    if text not in DTYPE_BYTES:
+        raise UnknownNameError("dtype", text, DTYPE_BYTES)
+    return text
+
+
+def read_int(text: str, option: str) -> int:
+    """Return a whole number. Raises UnitError naming the option."""
+    try:
+        return int(text)
+    except ValueError:
+        raise UnitError(f"got {text[:40]!r} for {option}: expected a whole number, for example 2") from None
+
+
+def read_float(text: str, option: str) -> float:
+    """Return a number. Raises UnitError naming the option."""
+    try:
+        return float(text)
+    except ValueError:
+        raise UnitError(f"got {text[:40]!r} for {option}: expected a number, for example 0.7") from None
