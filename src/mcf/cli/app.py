@@ -24,8 +24,7 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo`: the small model that scripts/setup "
-        "installs.",
+        help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo` (scripts/setup installs it).",
     ),
 ]
 Workers = Annotated[str, typer.Option("--workers", metavar="N", help="Context-parallel worker processes.")]
@@ -52,7 +51,9 @@ KvMemory = Annotated[
 ]
 MaxTokens = Annotated[
     str,
-    typer.Option("--max-tokens", metavar="TOKENS", help="Most tokens to generate; cut to what the model's window leaves."),
+    typer.Option(
+        "--max-tokens", metavar="TOKENS", help="Most tokens to generate; cut to what the model's window leaves."
+    ),
 ]
 Dtype = Annotated[
     str,
@@ -102,9 +103,13 @@ def run(
     ] = "0",
     top_p: Annotated[
         str,
-        typer.Option("--top-p", metavar="NUMBER", help="Nucleus sampling: probability mass to keep, above 0, at most 1."),
+        typer.Option(
+            "--top-p", metavar="NUMBER", help="Nucleus sampling: probability mass to keep, above 0, at most 1."
+        ),
     ] = "1",
-    raw: Annotated[bool, typer.Option("--raw", help="Take the prompt as it stands, without the chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Take the prompt as it stands, without the chat template.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
@@ -141,7 +146,9 @@ def plan(
     model: Model,
     prompt_tokens: Annotated[
         str,
-        typer.Option("--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."),
+        typer.Option(
+            "--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."
+        ),
     ],
     workers: Workers = "2",
     policy: Policy = DEFAULT_POLICY,
@@ -153,7 +160,9 @@ def plan(
         str | None,
         typer.Option("--save", metavar="FILE", show_default=False, help="Write the schedule as text, for `mcf show`."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of a table.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of a table.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Print the schedule in numbers before anything runs: memory, traffic, replicas. Reads no weights."""
@@ -174,10 +183,12 @@ def plan(
 @app.command()
 def show(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", show_default=False, help="A schedule saved by `mcf plan --save`; `-`: stdin.")
+        str,
+        typer.Argument(metavar="FILE", show_default=False, help="A schedule saved by `mcf plan --save`; `-`: stdin."),
     ],
     verify: Annotated[
-        bool, typer.Option("--verify", help="Judge it by the laws V1-V8 instead: a report, or the broken law and the grid.")
+        bool,
+        typer.Option("--verify", help="Judge it by the laws V1-V8 instead: a report, or the broken law and the grid."),
     ] = False,
     debug: Debug = False,
 ) -> None:

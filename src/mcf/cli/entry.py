@@ -1,9 +1,7 @@
 """The way in and the only way out: what the commands raise becomes one line on stderr and an exit code.
 
-    0    done
-    1    the run failed: a RunError, an internal error, or nobody reads our output any more (quiet)
-    2    a mistake in what was given: a UserError, or a command line that cannot be read
-    130  Ctrl-C
+Exit codes: 0 done; 1 the run failed (a RunError, an internal error), or nobody reads the output any more (quiet); 2 a
+mistake in what was given (a UserError, or a command line that cannot be read); 130 Ctrl-C.
 """
 
 import os

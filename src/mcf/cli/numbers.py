@@ -48,13 +48,14 @@ def print_plan(stream: TextIO, sched: Schedule, report: Report) -> None:
     """Print the tables: sizes, rows, memory per node, traffic, replicas, shares."""
     meta, counts = sched.meta, count_rows(sched)
     token_bytes = meta.kv_row_bytes() * meta.num_layers
+    prompt_kv = format_bytes(token_bytes * meta.prompt_tokens)
     print_pairs(
         stream,
         [
             ("policy", f"{meta.policy}, {meta.num_nodes} workers, topology {meta.topology}"),
             ("prompt", f"{meta.prompt_tokens:,} tokens in {meta.num_chunks} chunks of {meta.chunk_tokens:,}"),
             ("answer", f"at most {meta.max_new_tokens:,} tokens"),
-            ("KV cache", f"{token_bytes:,} bytes per token, {format_bytes(token_bytes * meta.prompt_tokens)} for the prompt"),
+            ("KV cache", f"{token_bytes:,} bytes per token, {prompt_kv} for the prompt"),
             ("rows", ", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; {len(sched):,} in all"),
             ("prefill sends", traffic_text(report.traffic)),
             ("decode sends", f"{traffic_text(report.decode_traffic)} per token"),

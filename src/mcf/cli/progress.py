@@ -1,7 +1,7 @@
 """Progress on stderr: live bars on a terminal, a few plain lines elsewhere.
 
-The engine reports `(stage, done, total)`: `hash`, `convert`, `download` in bytes, `tokenizer` 0 to 1, `load` in workers,
-`prefill` in prompt tokens.
+The engine reports `(stage, done, total)`: `hash`, `convert`, `download` in bytes, `tokenizer` 0 to 1, `load` in
+workers, `prefill` in prompt tokens.
 """
 
 import time
@@ -70,8 +70,8 @@ class LiveBars:
 
     def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
         self._clock, self._start_s = clock, 0.0
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"), TimeElapsedColumn())
-        self._bars = Progress(SpinnerColumn(), *columns, console=console(stream))
+        words, detail = TextColumn("{task.description}"), TextColumn("{task.fields[detail]}")
+        self._bars = Progress(SpinnerColumn(), words, BarColumn(), detail, TimeElapsedColumn(), console=console(stream))
         self._tasks: dict[bool, TaskID] = {}
         self._bars.start()
 
@@ -99,8 +99,9 @@ def prefill_text(done: float, total: float, elapsed_s: float) -> str:
     text = f"{done:,.0f} of {total:,.0f} tokens"
     if not done or elapsed_s <= 0:
         return text
-    left_s = elapsed_s * (total - done) / done
-    return f"{text}, {done / elapsed_s:,.0f} tokens/s" + (f", {format_seconds(round(left_s))} left" if done < total else "")
+    pace = f"{text}, {done / elapsed_s:,.0f} tokens/s"
+    left_s = round(elapsed_s * (total - done) / done)
+    return f"{pace}, {format_seconds(left_s)} left" if done < total else pace
 
 
 def _words(stage: str) -> str:

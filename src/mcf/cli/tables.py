@@ -14,8 +14,9 @@ Rows = Sequence[tuple[str, str]]
 
 def console(stream: TextIO) -> Console:
     """Return a console that prints plain text to the stream, with styles only on a terminal."""
-    width = None if is_terminal(stream) else LOG_WIDTH
-    return Console(file=stream, width=width, force_terminal=is_terminal(stream), highlight=False, markup=False, emoji=False)
+    is_live = is_terminal(stream)
+    width = None if is_live else LOG_WIDTH
+    return Console(file=stream, width=width, force_terminal=is_live, highlight=False, markup=False, emoji=False)
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -17,7 +17,7 @@ UNWANTED = ["*/*", "consolidated*.safetensors", "adapter_*", "*.gguf"]  # other 
 
 
 def download(hub_id: str, progress: Progress, *, config_only: bool = False) -> Path:
-    """Return the folder of a hub model's snapshot; downloads only what is missing, with `config_only` config.json alone.
+    """Return the folder of a hub model's snapshot; downloads only what is missing; `config_only`: config.json.
 
     Raises `ModelError` with one line where the model cannot be had: unknown, gated, offline and not cached, no network.
     """
