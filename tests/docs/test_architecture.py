@@ -3,15 +3,17 @@
 import re
 
 import pytest
-from pages import SRC, read, rows, section
 
 from mcf.schedule import verify
 from mcf.schedule.kv import STATE_NAMES, TRANSITIONS
 from mcf.schedule.laws import LAWS
 from mcf.schedule.steps import COLUMNS, KIND_NAMES
+from pages import SRC, read, rows, section
 
 PAGE = "docs/architecture.md"
-ROOMS = sorted({path.relative_to(SRC).parts[0].removesuffix(".py") for path in SRC.rglob("*.py")} - {"__init__", "__main__"})
+ROOMS = sorted(
+    {path.relative_to(SRC).parts[0].removesuffix(".py") for path in SRC.rglob("*.py")} - {"__init__", "__main__"}
+)
 PACKAGES = [name for name in ROOMS if (SRC / name).is_dir()]
 
 

@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from pages import read, rows
 
 from mcf.mars import C_ring, M_chunk, M_token
 from mcf.mars.cost import INT4
 from mcf.model import ModelShape
+from pages import read, rows
 
 PAGE = "docs/glossary.md"
 ROWS = rows(read(PAGE))
