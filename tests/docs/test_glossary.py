@@ -10,6 +10,7 @@ import pytest
 from mcf.mars import C_ring, M_chunk, M_token
 from mcf.mars.cost import INT4
 from mcf.model import ModelShape
+from mcf.schedule.wire import TABLE
 from pages import read, rows
 
 PAGE = "docs/glossary.md"
@@ -80,3 +81,11 @@ def test_the_example_of_the_traps_is_right() -> None:
     text = read(PAGE)
     assert f"M_token is {int(per_token):,} bytes" in text
     assert f"{float(volume):.4g}".replace("+09", "9") in text
+
+
+def test_the_header_fields_are_as_wide_as_the_wire_table_says() -> None:
+    widths = {
+        part: sum(f.width for f in TABLE if f.part_of == part) for part in {f.part_of for f in TABLE if f.part_of}
+    }
+    for part, width in widths.items():
+        assert next(row[2] for row in ROWS if row[0] == part) == f"{width} bits"

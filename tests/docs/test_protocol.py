@@ -1,0 +1,61 @@
+"""docs/protocol.md is what the code says now, and each law is cited by tests."""
+
+import re
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from types import ModuleType
+
+import pytest
+from pages import ROOT, read
+
+from mcf.dist.control import MESSAGES
+from mcf.dist.session import Session
+from mcf.errors import ScheduleError
+from mcf.schedule.kv import STATE_NAMES, TRANSITIONS, next_state
+from mcf.schedule.laws import LAWS
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    loader = SourceFileLoader("make_protocol", str(ROOT / "scripts" / "make-protocol"))
+    spec = spec_from_loader("make_protocol", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_script_writes(script: ModuleType) -> None:
+    assert read("docs/protocol.md") == script.render(), "run .venv/bin/python scripts/make-protocol"
+
+
+def test_a_changed_table_changes_the_page(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(script.LAWS, "V1", "anything goes")
+    assert read("docs/protocol.md") != script.render()
+
+
+def test_the_directions_of_frames_are_those_of_the_worker(script: ModuleType) -> None:
+    obeyed = {name.removeprefix("_") for name in vars(Session) if name.startswith("_") and name[1:] in MESSAGES}
+    assert obeyed | {"join", "shutdown"} == set(script.TO_WORKERS)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_each_law_is_cited_by_tests_and_by_the_code(law: str) -> None:
+    tests = [p for p in (ROOT / "tests").rglob("test_*.py") if p.parent.name != "docs"]
+    assert [p.name for p in tests if re.search(rf"\b{law}\b", p.read_text(encoding="utf-8"))]
+    code = [p for p in (ROOT / "src" / "mcf" / "schedule").glob("*.py") if p.name != "laws.py"]
+    assert [p.name for p in code if re.search(rf'"{law}"', p.read_text(encoding="utf-8"))]
+
+
+def test_the_laws_are_numbered_one_to_eight() -> None:
+    assert list(LAWS) == [f"V{number}" for number in range(1, 9)]
+    assert len(set(LAWS.values())) == 8
+
+
+def test_whatever_is_not_in_the_transition_table_raises() -> None:
+    events = sorted({event for _, event in TRANSITIONS})
+    for state in STATE_NAMES:
+        for event in events:
+            if (state, event) not in TRANSITIONS:
+                with pytest.raises(ScheduleError, match=f"cannot {event}"):
+                    next_state(state, event)
