@@ -42,7 +42,7 @@ def headers_of(sched: Schedule, row: int, *, slot: int = 0, position: int | None
     step = sched.step(row)
     if step.kind not in (SEND, DRAIN, FREE):
         raise ScheduleError(
-            f"row {row} is a {KIND_NAMES[step.kind]}: expected a send, drain or free, which has packets"
+            f"row {row} is a {KIND_NAMES[step.kind]}: expected a send, drain or free: only they have packets"
         )
     moves_kv = step.kind != SEND or step.payload == KV
     blocks, tokens = _tiles(_kv_spans(sched, step) if moves_kv else _query_spans(sched, step, position))

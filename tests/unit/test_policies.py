@@ -1,0 +1,299 @@
+"""Policies: legal plans of every shape, budgets kept to the byte, traffic as the paper's equations say."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mcf import mars
+from mcf.errors import InfeasibleError, PromptError, UnknownNameError, UserError
+from mcf.mars import default_alpha, r_reuse
+from mcf.policies import NAMES, PlanRequest, least_budget, plan
+from mcf.policies.common import rectangles, stars
+from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
+from mcf.schedule.memory import peak_bytes
+from mcf.schedule.steps import ATTEND, DRAIN, FREE, KEEP, KV, PREFILL, PRODUCE, RECV, SEND, STREAM
+from mcf.testing import check_policy
+from plans import request, requests, with_budgets
+
+every_policy = pytest.mark.parametrize("name", NAMES)
+every_topology = pytest.mark.parametrize("topology", ["switch", "ring"])
+
+
+def judged(name: str, asked: PlanRequest) -> tuple[Schedule, Report]:
+    """A plan that the laws pass, as multicasts and as plain sends, and whose peaks are what arithmetic says."""
+    sched = plan(name, asked)
+    report = verify(sched)
+    plain = verify(unicast(sched))
+    assert report.peak_bytes == plain.peak_bytes == tuple(peak_bytes(sched).tolist())
+    return sched, report
+
+
+# --- names ---
+
+
+def test_names_are_those_of_the_command_line() -> None:
+    assert NAMES == ("ring", "gather", "full", "mars-paper")
+
+
+@pytest.mark.parametrize(("name", "near"), [("mars_paper", "mars-paper"), ("rign", "ring"), ("Full", "full")])
+def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"did you mean '{near}'"):
+        plan(name, request())
+    with pytest.raises(UnknownNameError):
+        least_budget(name, request())
+
+
+# --- every policy ---
+
+
+@every_policy
+def test_policies_pass_the_shipped_check(name: str) -> None:
+    assert check_policy(lambda asked: plan(name, asked)) > 60
+
+
+@every_policy
+@every_topology
+@pytest.mark.parametrize("num_nodes", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize(("tokens", "chunk"), [(1, 4), (3, 4), (129, 7), (700, 128), (600, 600)])
+def test_plans_are_legal(name: str, topology: str, num_nodes: int, tokens: int, chunk: int) -> None:
+    sched, report = judged(name, request(num_nodes, tokens, chunk, topology=topology, max_new_tokens=100))
+    assert sum(report.shares) == tokens
+    assert sched.meta.policy == name
+
+
+@every_policy
+@given(asked=requests(), slack=st.floats(0, 2), seed=st.integers(0, 3))
+@settings(max_examples=25)
+def test_a_plan_fits_every_budget_that_it_accepts(name: str, asked: PlanRequest, slack: float, seed: int) -> None:
+    largest_block = -(-min(asked.chunk_tokens, asked.prompt_tokens) // asked.num_nodes)
+    assume(not asked.buffer_bytes or -(-largest_block // 64) * 64 * 128 <= asked.buffer_bytes)
+    least = least_budget(name, asked)
+    budgets = [int(least * (1 + slack * ((n * seed) % 4) / 3)) for n in range(asked.num_nodes)]
+    sched, report = judged(name, with_budgets(asked, *budgets))
+    assert all(peak <= budget for peak, budget in zip(report.peak_bytes, budgets, strict=True))
+    assert sched.meta.budgets == tuple(budgets)
+
+
+@every_policy
+@given(asked=requests(max_tokens=300))
+@settings(max_examples=10)
+def test_one_byte_less_than_the_least_is_refused(name: str, asked: PlanRequest) -> None:
+    asked = replace(asked, buffer_bytes=0)
+    least = least_budget(name, asked)
+    plan(name, with_budgets(asked, least))
+    with pytest.raises(InfeasibleError, match=rf"policy {name} needs 1 B \(1 bytes\) more") as caught:
+        plan(name, with_budgets(asked, least - 1))
+    assert caught.value.missing_bytes == 1
+    assert str(least) in str(caught.value)
+
+
+@every_policy
+def test_the_same_request_gives_the_same_bytes(name: str) -> None:
+    asked = with_budgets(request(), 2 * least_budget(name, request()))
+    assert digest(to_bytes(plan(name, asked))) == digest(to_bytes(plan(name, replace(asked))))
+
+
+@every_policy
+def test_one_node_sends_nothing(name: str) -> None:
+    sched, report = judged(name, request(1, 700, 128))
+    assert not (sched.steps["kind"] == SEND).any()
+    assert not any(report.traffic.values())
+
+
+@every_policy
+@pytest.mark.parametrize("num_nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize("share", [1.0, 1.3, 2.0, None])
+def test_few_attends(name: str, num_nodes: int, share: float | None) -> None:
+    asked = request(num_nodes, 1100, 150)
+    if share is not None:
+        asked = with_budgets(asked, int(least_budget(name, asked) * share))
+    s = plan(name, asked).steps
+    s = s[(s["kind"] == ATTEND) & (s["stage"] == PREFILL)]
+    counts = Counter(zip(s["node"].tolist(), s["chunk"].tolist(), strict=True))
+    assert max(counts.values()) <= 2 * num_nodes
+
+
+@every_policy
+def test_what_others_wait_for_is_sent_first(name: str) -> None:
+    """History leaves before the node's own dense work, new KV right after it."""
+    sched = plan(name, request())
+    for node in range(4):
+        kinds = [(int(k), int(a)) for k, a in sched.steps[list(sched.node_rows(node))][["kind", "ahead"]].tolist()]
+        at = [i for i, (kind, _) in enumerate(kinds) if kind == PRODUCE]
+        for i, (kind, ahead) in enumerate(kinds):
+            if kind == SEND and ahead:
+                assert any(i < p for p in at)
+                assert kinds[i + 1][0] in (SEND, PRODUCE)
+
+
+# --- what each moves ---
+
+
+def chunk_bytes(asked: PlanRequest) -> int:
+    return asked.chunk_tokens * asked.shape.kv_token_bytes
+
+
+def test_ring_moves_what_eq_21_says() -> None:
+    asked = request(4, 2048, 256)
+    _, report = judged("ring", asked)
+    assert sum(report.traffic.values()) == mars.C_ring(M_chunk=chunk_bytes(asked), N=4, C=8)
+
+
+def test_gather_moves_the_same_and_fetches_history() -> None:
+    asked = request(4, 2048, 256)
+    _, report = judged("gather", asked)
+    total = mars.C_ring(M_chunk=chunk_bytes(asked), N=4, C=8)
+    new = mars.C_full(M_chunk=chunk_bytes(asked), N=4, C=8)
+    assert report.traffic == {"new_kv": new, "fetched_kv": total - new, "query": 0, "state": 0}
+    assert report.replica_factor == (1.0,) * 8
+
+
+def test_full_moves_what_eq_22_says_and_keeps_everything() -> None:
+    asked = request(4, 2048, 256)
+    _, report = judged("full", asked)
+    new = mars.C_full(M_chunk=chunk_bytes(asked), N=4, C=8)
+    assert report.traffic == {"new_kv": new, "fetched_kv": 0, "query": 0, "state": 0}
+    assert report.replica_factor == (4.0,) * 8
+
+
+@pytest.mark.parametrize("alpha", [None, 0, 1, Fraction(1, 3), math.inf])
+def test_mars_moves_what_eq_19_says(alpha: float | None) -> None:
+    N, C, asked = 4, 8, request(4, 2048, 256, alpha=alpha)
+    _, report = judged("mars-paper", asked)
+    used = default_alpha(N=N, C=C) if alpha is None else alpha
+    r = [r_reuse(c=c, C=C, N=N, alpha=used) for c in range(1, C + 1)]
+    M = chunk_bytes(asked)
+    assert report.traffic["new_kv"] == M * (N - 1) * C
+    assert report.traffic["fetched_kv"] == M * sum(N - r[i] for c in range(C) for i in range(c))
+    assert report.replica_factor == pytest.approx([np.mean(r[: c + 1]) for c in range(C)], abs=1e-6)
+
+
+def test_mars_lies_between_gather_and_full() -> None:
+    gather, full = judged("gather", request())[1], judged("full", request())[1]
+    assert judged("mars-paper", request(alpha=0))[1].traffic == gather.traffic
+    assert judged("mars-paper", request(alpha=math.inf))[1].traffic == full.traffic
+    least = least_budget("mars-paper", request())
+    fetched = [
+        judged("mars-paper", with_budgets(request(alpha=math.inf), int(least * f)))[1].traffic["fetched_kv"]
+        for f in (1, 1.25, 1.5, 2, 3, 4)
+    ]
+    assert fetched == sorted(fetched, reverse=True)
+    assert 0 < fetched[0] < gather.traffic["fetched_kv"]  # early chunks leave room
+    assert fetched[-1] == 0
+
+
+@pytest.mark.parametrize("share", [1.2, 1.6, 2.5])
+@every_topology
+def test_mars_replicas_only_ever_go(share: float, topology: str) -> None:
+    """Eq. 16: a copy is made when its block is new, or never; what drains was kept, once."""
+    asked = request(4, 2048, 256, topology=topology, num_layers=8)
+    s = plan("mars-paper", with_budgets(asked, int(least_budget("mars-paper", asked) * share))).steps
+    kept = s[(s["kind"] == RECV) & (s["hold"] == KEEP)]
+    assert len(kept)
+    assert (kept["c_lo"] == kept["chunk"]).all()
+    cells = [Counter(_cells(rows)) for rows in (kept, s[s["kind"] == DRAIN], s[s["kind"] == FREE])]
+    assert cells[0] == cells[1] == cells[2]
+    assert max(cells[0].values()) == 1
+
+
+def _cells(rows: np.ndarray) -> list[tuple[int, int, int]]:
+    return [
+        (int(r["node"]), c, m) for r in rows for c in range(r["c_lo"], r["c_hi"]) for m in range(r["m_lo"], r["m_hi"])
+    ]
+
+
+def test_mars_shrinks_as_memory_fills() -> None:
+    asked = request(4, 2048, 256, alpha=math.inf, num_layers=8)
+    _, report = judged("mars-paper", with_budgets(asked, int(least_budget("mars-paper", asked) * 1.5)))
+    factors = report.replica_factor
+    assert factors[0] == 4
+    assert factors[-1] < 2
+    assert list(factors) == sorted(factors, reverse=True)
+
+
+def test_mars_gives_a_small_node_no_copies() -> None:
+    asked = request(4, 2048, 256, alpha=math.inf, num_layers=8)
+    least = least_budget("mars-paper", asked)
+    sched, report = judged("mars-paper", with_budgets(asked, least, 4 * least, None, 4 * least))
+    kept = Counter(sched.steps["node"][(sched.steps["kind"] == RECV) & (sched.steps["hold"] == KEEP)].tolist())
+    assert kept[2] > kept[0]
+    assert report.peak_bytes[0] <= least
+
+
+def test_full_on_a_tight_budget_points_to_mars() -> None:
+    asked = request(4, 4096, 512, num_layers=8)
+    least = least_budget("mars-paper", asked)
+    with pytest.raises(InfeasibleError, match=rf"policy full needs .* more.*mars-paper makes do with {least} bytes"):
+        plan("full", with_budgets(asked, least))
+    assert plan("mars-paper", with_budgets(asked, least)).meta.policy == "mars-paper"
+
+
+# --- slots and buffers ---
+
+
+def test_a_ring_refuses_a_single_slot() -> None:
+    with pytest.raises(UserError, match=r"1 stream slot for policy ring on a switch of 3 nodes.*at least 2"):
+        plan("ring", request(3, stream_slots=1))
+    judged("ring", request(2, stream_slots=1))
+
+
+@pytest.mark.parametrize("name", ["gather", "mars-paper"])
+def test_a_single_slot_needs_direct_links(name: str) -> None:
+    sched, _ = judged(name, request(4, stream_slots=1))
+    assert not sched.steps["ahead"].any()
+    with pytest.raises(UserError, match="on a ring of 4 nodes, where streams are forwarded"):
+        plan(name, request(4, topology="ring", stream_slots=1))
+
+
+@pytest.mark.parametrize("name", ["ring", "gather", "mars-paper"])
+def test_streams_are_cut_to_the_buffer(name: str) -> None:
+    whole, page = request(4, 2048, 256, alpha=0), 64 * 2 * 2 * 8 * 4
+    cut = replace(whole, buffer_bytes=2 * page)
+    rows = {}
+    for asked in (whole, cut):
+        s = judged(name, asked)[0].steps
+        rows[asked.buffer_bytes] = int(((s["kind"] == SEND) & (s["payload"] == KV) & (s["hold"] == STREAM)).sum())
+    assert rows[2 * page] > rows[0]
+    assert sum(judged(name, whole)[1].traffic.values()) == sum(judged(name, cut)[1].traffic.values())
+    with pytest.raises(InfeasibleError, match="propagation buffer of 8 KiB: expected at least 16 KiB") as caught:
+        plan(name, replace(whole, chunk_tokens=512, buffer_bytes=page))
+    assert caught.value.missing_bytes == page
+
+
+# --- requests ---
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("prompt_tokens", 0, PromptError),
+        ("chunk_tokens", 0, UserError),
+        ("max_new_tokens", -1, UserError),
+        ("stream_slots", 0, UserError),
+        ("buffer_bytes", -1, UserError),
+        ("alpha", -0.5, UserError),
+        ("alpha", math.nan, UserError),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(field: str, value: float, error: type[UserError]) -> None:
+    with pytest.raises(error, match="expected"):
+        replace(request(), **{field: value})
+
+
+# --- helpers ---
+
+
+def test_rectangles_join_makers_with_the_same_chunks() -> None:
+    assert rectangles({2: [(0, 3)], 0: [(0, 3)], 1: [(0, 3), (5, 6)]}) == [((0, 3), (0, 3)), ((5, 6), (1, 2))]
+    assert rectangles({0: [(0, 3)], 2: [(0, 3)]}) == [((0, 3), (0, 1)), ((0, 3), (2, 3))]
+    assert rectangles({}) == []
+
+
+def test_stars_are_direct_links_parents_first() -> None:
+    assert stars(((0, 1), (0, 3), (1, 2)), [0]) == [(0, 0, [1, 3]), (1, 1, [2])]
