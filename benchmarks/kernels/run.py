@@ -10,6 +10,7 @@ Prints one line per case and writes a JSON file with versions, machine, seed and
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -198,6 +199,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     measured = []
+    load_before = os.getloadavg()[0]
     with torch.inference_mode():
         for case in cases(options.repeats):
             print(case.line(), flush=True)
@@ -208,6 +210,7 @@ def main() -> None:
         "threads": options.threads,
         "seed": options.seed,
         "repeats": options.repeats,
+        "load_before_and_after": [load_before, os.getloadavg()[0]],  # numbers of a busy machine mean little
         "command": "python " + " ".join(["benchmarks/kernels/run.py", *sys.argv[1:]]),
         "cases": measured,
     }
