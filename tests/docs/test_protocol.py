@@ -6,13 +6,13 @@ from importlib.util import module_from_spec, spec_from_loader
 from types import ModuleType
 
 import pytest
-from pages import ROOT, read
 
 from mcf.dist.control import MESSAGES
 from mcf.dist.session import Session
 from mcf.errors import ScheduleError
 from mcf.schedule.kv import STATE_NAMES, TRANSITIONS, next_state
 from mcf.schedule.laws import LAWS
+from pages import ROOT, read
 
 
 @pytest.fixture(scope="module")

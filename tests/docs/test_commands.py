@@ -1,0 +1,190 @@
+"""Every command and every Python block that a page shows is run: the real command line on a toy model, scripts in a
+checkout whose tools only log. A command that is not in `TABLE` fails.
+"""
+
+import inspect
+import io
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mcf.engine.llm
+from mcf.cli import main
+from mcf.engine.llm import LLM, load
+from mcf.testing import make_toy_model
+from mcf.units import parse_bytes
+from pages import PAGES, ROOT, blocks, commands
+
+SHELL = [block for path in PAGES for block in blocks(path) if block.language in ("sh", "bash", "shell", "console")]
+SHOWN = sorted({command for block in SHELL for command in commands(block)})
+PYTHON_ELSEWHERE = {"docs/adding-a-policy.md"}  # run by test_adding_a_policy.py
+FAKE_TOOL = """#!/bin/sh
+case "$1" in -c) exit 0 ;; esac
+echo "${0##*/} $*" >> tools.log
+case "$1" in run) cat >/dev/null ;; esac
+"""
+TOOLS = ("python", "ruff", "lint-imports", "mypy", "mcf")
+REPORT = "In the beginning there was a long report, and the report was about rivers. "
+
+
+class Borrowed(LLM):
+    """The shared model as `load` would give it; closing it leaves the workers to the others."""
+
+    def close(self) -> None:
+        pass
+
+
+class Workshop:
+    """A folder in which the commands of one page run in order, and the shared workers."""
+
+    def __init__(self, folder: Path, llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.llm, self.capsys = folder, llm, capsys
+        (folder / "report.txt").write_text(REPORT)
+
+    def load(self, model: str, *, workers: int = 2, **options: Any) -> LLM:
+        """Stand in for `mcf.load`: the same options, the toy model, the workers that are there."""
+        inspect.signature(load).bind(model, workers=workers, **options)
+        assert workers == self.llm.world.num_workers, "a page shows another number of workers: plan for it here"
+        budget = options.get("kv_memory")
+        return Borrowed(
+            *(self.llm.world, self.llm.source, self.llm.shape, self.llm.tokenizer),
+            policy=options.get("policy", "mars-paper"),
+            kv_memory_bytes=None if budget is None else parse_bytes(budget),
+            chunk_tokens=options.get("chunk_tokens", "auto"),
+        )
+
+    def mcf(self, command: str) -> str:
+        """Run one `mcf` command in this process and return what it printed."""
+        assert main(shlex.split(command)[1:]) == 0, self.capsys.readouterr().err
+        return self.capsys.readouterr().out
+
+    def checkout(self) -> Path:
+        """A checkout with the project's scripts and a .venv whose tools only log."""
+        root = self.folder / "a checkout"
+        if not root.exists():
+            (root / "src" / "mcf").mkdir(parents=True)
+            for name in ("scripts", ".ci", "src/mcf/data"):
+                shutil.copytree(ROOT / name, root / name)
+            shutil.copy(ROOT / "pyproject.toml", root)
+            (root / ".venv" / "bin").mkdir(parents=True)
+            (root / ".venv" / "bin" / "activate").write_text("")
+            for tool in TOOLS:
+                path = root / ".venv" / "bin" / tool
+                path.write_text(FAKE_TOOL)
+                path.chmod(0o755)
+        return root
+
+    def bash(self, command: str) -> list[str]:
+        """Run one command line in that checkout and return what its tools logged."""
+        root = self.checkout()
+        (root / "tools.log").write_text("")
+        env = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+        done = subprocess.run(["bash", "-c", command], cwd=root, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return (root / "tools.log").read_text().splitlines()
+
+
+def answers(shop: Workshop, command: str) -> None:
+    printed = shop.mcf(command)
+    assert printed.endswith("\n")
+    words = shlex.split(command)
+    if "--json" in words:
+        assert json.loads(printed)["token_ids"]
+    if "--trace" in words:
+        assert json.loads((shop.folder / words[words.index("--trace") + 1]).read_text())["traceEvents"]
+
+
+def saves(shop: Workshop, command: str) -> None:
+    assert "replica factor" in shop.mcf(command)
+    words = shlex.split(command)
+    assert (shop.folder / words[words.index("--save") + 1]).read_text().startswith("mcf-schedule 1\n")
+
+
+def prints(text: str) -> "Runner":
+    def run(shop: Workshop, command: str) -> None:
+        assert text in shop.mcf(command)
+
+    return run
+
+
+def demonstrates(shop: Workshop, command: str) -> None:
+    log = shop.bash(command)
+    words = shlex.split(log[-1])
+    assert words[:3] == ["mcf", "run", "demo"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(REPORT.encode())))
+        answers(shop, shlex.join(words))
+
+
+def logs(*expected: str) -> "Runner":
+    def run(shop: Workshop, command: str) -> None:
+        log = "\n".join(shop.bash(command))
+        assert [text for text in expected if text not in log] == []
+
+    return run
+
+
+CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
+Runner = Callable[[Workshop, str], None]
+TABLE: dict[str, Runner] = {
+    "scripts/setup": logs("pip install"),
+    "scripts/demo": demonstrates,
+    "scripts/test": logs(*CHECKS, "python -m pytest"),
+    "source .venv/bin/activate": logs(),
+    'mcf run demo --prompt "Why is the sky blue?" --max-tokens 32': answers,
+    "mcf run demo --prompt-file report.txt --workers 2 --kv-memory 256MiB --trace run.json": answers,
+    'mcf run path/to/model.gguf --prompt "Once upon a time" --raw --temperature 0.7 --top-p 0.9 --seed 1': answers,
+    'mcf run Qwen/Qwen2.5-0.5B-Instruct --prompt "Name three rivers." --policy ring --json': answers,
+    "mcf plan demo --prompt-tokens 7k --workers 4 --kv-memory 256MiB --save plan.txt": saves,
+    "mcf show plan.txt": prints("attend"),
+    "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
+}
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    with load(make_toy_model(tmp_path_factory.mktemp("toy")), workers=2) as shared:
+        yield shared
+
+
+@pytest.fixture
+def shop(tmp_path: Path, llm: LLM, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    made = Workshop(tmp_path, llm, capsys)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mcf.engine.llm, "load", made.load)
+    return made
+
+
+def test_each_command_shown_is_in_the_table() -> None:
+    unknown = [command for command in SHOWN if command not in TABLE]
+    assert unknown == [], "a page shows commands that no test runs: add them to TABLE"
+    assert sorted(set(TABLE) - set(SHOWN)) == [], "TABLE has commands that no page shows"
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({block.page for block in SHELL}))
+def test_the_commands_of_a_page_run_in_order(page: str, shop: Workshop) -> None:
+    for command in [command for block in SHELL if block.page == page for command in commands(block)]:
+        TABLE[command](shop, command)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_the_python_of_the_readme_runs(shop: Workshop) -> None:
+    found = [block for path in PAGES for block in blocks(path) if block.language == "python"]
+    texts = [block.text for block in found if block.page not in PYTHON_ELSEWHERE]
+    assert [block.page for block in found if block.page not in PYTHON_ELSEWHERE] == ["README.md"]
+    exec(compile(texts[0], "README.md", "exec"), {})
+    text, numbers, moved = shop.capsys.readouterr().out.rstrip("\n").rsplit("\n", 2)
+    assert text
+    assert numbers.endswith("True")
+    assert "new_kv" in moved
