@@ -267,7 +267,7 @@ def _use_while_draining(sched: Schedule, rng: Random) -> Schedule | None:
     s = sched.steps
     kept = np.flatnonzero((s["kind"] == RECV) & (s["hold"] == KEEP))
     found = [(int(a), int(r)) for r in kept for a in np.flatnonzero(_uses_later(s, s[r]))]
-    found = [(a, r) for a, r in found if not (sched.owner[s["c_lo"][r] : s["c_hi"][r]] == s["node"][a]).any()]
+    found = [(a, r) for a, r in found if not (_owners(sched, r) == s["node"][a]).any()]
     if not found:
         return None
     attend, recv = rng.choice(found)
@@ -286,6 +286,13 @@ def _use_while_draining(sched: Schedule, rng: Random) -> Schedule | None:
     rows = sched.node_rows(int(step["node"]))
     at = rows.start + int((s["chunk"][rows.start : rows.stop] < step["chunk"]).sum())
     return insert_row(sched, at, step)
+
+
+def _owners(sched: Schedule, row: int) -> Array:
+    """Owners of the blocks of a row's set."""
+    step = sched.step(row)
+    out: Array = sched.owner[step.c_lo : step.c_hi, step.m_lo : step.m_hi, sched.groups(step.h_lo, step.h_hi)]
+    return out
 
 
 def _uses_later(s: Array, recv: Array) -> Array:
