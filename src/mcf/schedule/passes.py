@@ -1,4 +1,5 @@
-"""Pure functions Schedule -> Schedule: place receives, expand multicast; and the row arithmetic that they share with `verify`.
+"""Pure functions Schedule -> Schedule: place receives, expand multicast; and the row arithmetic that they share with
+`verify`.
 
 A *group* is what one node runs in one loop: (node, chunk, stage). Rows of a node are ordered by group.
 """
@@ -83,10 +84,10 @@ def _positions(sched: Schedule, recvs: Array) -> Array:
     lo, hi = np.searchsorted(keys, want), np.searchsorted(keys, want, side="right")
     pos = lo + retired[hi] - retired[lo]
     late = np.flatnonzero((recvs["payload"] == KV) & (recvs["hold"] == STREAM) & (recvs["ahead"] == 0))
-    if not len(late):
+    attends = np.flatnonzero(steps["kind"] == ATTEND)
+    if not len(late) or not len(attends):
         return pos
     first, _ = uses(recvs[late], want[late], steps, keys)
-    attends = np.flatnonzero(steps["kind"] == ATTEND)
     before_group = np.searchsorted(attends, lo[late])
     k = np.searchsorted(attends, first) - before_group
     early = (first < 0) | (k < meta.stream_slots)
@@ -175,7 +176,9 @@ def strip_recvs(sched: Schedule) -> Schedule:
 
 @dataclass
 class _Hop:
-    """One plain send of an expanded tree: original row, from, to, hops from the root; forwards are inserted before `pos`."""
+    """One plain send of an expanded tree: original row, from, to, hops from the root; forwards are inserted before
+    `pos`.
+    """
 
     row: int
     src: int
@@ -237,7 +240,9 @@ def _forward_position(sched: Schedule, keys: Array, row: int, node: int) -> int:
 
 
 def _expand_after(sched: Schedule, plain: Array, hops: list[_Hop], place: Array) -> tuple[Array, Array]:
-    """`after` entries in the new numbering: a merge's remote send becomes the hop that reaches its node; a root hop keeps its own."""
+    """`after` entries in the new numbering: a merge's remote send becomes the hop that reaches its node; a root hop
+    keeps its own.
+    """
     segment, target = gather_after(sched)
     new_of = {int(r): int(place[i]) for i, r in enumerate(plain)}
     hop_to = {(h.row, h.dst): int(place[len(plain) + i]) for i, h in enumerate(hops)}
@@ -259,4 +264,16 @@ def _expand_after(sched: Schedule, plain: Array, hops: list[_Hop], place: Array)
     return np.array(seg_out, dtype=np.int64), np.array(tgt_out, dtype=np.int64)
 
 
-__all__ = ["KEEP", "STEP", "gather_after", "group_keys", "intersects", "is_retire", "place_recvs", "recv_table", "strip_recvs", "unicast", "uses"]
+__all__ = [
+    "KEEP",
+    "STEP",
+    "gather_after",
+    "group_keys",
+    "intersects",
+    "is_retire",
+    "place_recvs",
+    "recv_table",
+    "strip_recvs",
+    "unicast",
+    "uses",
+]
