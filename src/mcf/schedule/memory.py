@@ -1,6 +1,7 @@
 """Bytes that a node's KV memory must have, by arithmetic: pages of owners and copies, stream slots, decode reserve."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,7 +21,7 @@ def generated_tokens(num_nodes: int, node: int, count: int, page_tokens: int) ->
 def group_row_bytes(sched: Schedule) -> Array:
     """[G] KV bytes of one token in one layer, per head group."""
     cuts = sched.meta.head_cuts
-    return np.array([sched.meta.kv_row_bytes(b - a) for a, b in zip(cuts, cuts[1:], strict=False)], dtype=np.int64)
+    return np.array([sched.meta.kv_row_bytes(b - a) for a, b in pairwise(cuts)], dtype=np.int64)
 
 
 def block_bytes(sched: Schedule) -> Array:
