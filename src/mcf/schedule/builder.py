@@ -18,7 +18,6 @@ from mcf.schedule.steps import (
     DECODE,
     DRAIN,
     FREE,
-    KEEP,
     KV,
     MERGE,
     NIC,
@@ -43,7 +42,8 @@ Owners = dict[tuple[int, int, int], int]
 class Builder:
     """Append rows in any node order; each node's own rows keep the order in which they were appended.
 
-    Ranges are half-open pairs. A verb returns the row's handle (an int, for `after` and `inputs`), or None when the set is empty.
+    Ranges are half-open pairs. A verb returns the row's handle (an int, for `after` and `inputs`), or None when the set
+    is empty.
     """
 
     def __init__(self, meta: ScheduleMeta, pieces: Array, owners: Owners | None = None) -> None:
@@ -102,7 +102,8 @@ class Builder:
     ) -> int | None:
         """Send blocks during chunk `chunk`'s layers: to one node, or by multicast over `route`.
 
-        The default route is the topology's own: direct links where there are any, else a tree, whose nodes on the way receive too.
+        The default route is the topology's own: direct links where there are any, else a tree, whose nodes on the way
+        receive too.
         """
         targets = [d for d in dsts if d != node]
         if not targets or not self.tokens_in(chunks, makers):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -34,10 +35,13 @@ def from_bytes(data: bytes) -> Schedule:
     size = int.from_bytes(data[8:16], "little")
     try:
         head = json.loads(data[16 : 16 + size])
-        meta = ScheduleMeta(**{k: tuple(v) if isinstance(v, list) else v for k, v in head["meta"].items()})
-        counts = [int(n) for n in head["counts"]]
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in head["meta"].items()}
+        meta = ScheduleMeta(**fields)
+        counts = _counts(head["counts"])
         routes = tuple(tuple((int(a), int(b)) for a, b in r) for r in head["routes"])
-    except (ValueError, KeyError, TypeError) as error:
+    except ScheduleError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ScheduleError(f"a schedule's head cannot be read: {error}") from None
     dtypes = (PIECE, OWNER, STEP, np.dtype("<i4"))
     expected = 16 + size + sum(n * d.itemsize for n, d in zip(counts, dtypes, strict=True))
@@ -48,6 +52,13 @@ def from_bytes(data: bytes) -> Schedule:
         arrays.append(np.frombuffer(data, dtype=dtype, count=count, offset=at))
         at += count * dtype.itemsize
     return Schedule(meta=meta, pieces=arrays[0], owners=arrays[1], routes=routes, steps=arrays[2], after=arrays[3])
+
+
+def _counts(values: list[int]) -> list[int]:
+    counts = [int(n) for n in values]
+    if len(counts) != 4 or min(counts) < 0:
+        raise ValueError(f"counts are {counts}: expected 4 whole numbers")
+    return counts
 
 
 def digest(data: bytes) -> str:

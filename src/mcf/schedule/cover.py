@@ -1,4 +1,6 @@
-"""V7: what each merge's inputs attend, as rectangles of blocks; disjoint rectangles of the right total weight cover exactly once."""
+"""V7: what each merge's inputs attend, as rectangles of blocks; disjoint rectangles of the right total weight cover
+exactly once.
+"""
 
 from collections.abc import Iterator
 
@@ -12,7 +14,7 @@ from mcf.schedule.text import grid
 
 
 def check_coverage(sched: Schedule) -> None:
-    """Raise LawError("V7") unless every query token attends each token that it may see exactly once, for every KV head."""
+    """Raise LawError("V7") unless every query attends each token that it may see exactly once, for every KV head."""
     final = _final_merges(sched)
     _check_complete(sched, final)
     cover = _Cover(sched)
@@ -25,7 +27,7 @@ def check_coverage(sched: Schedule) -> None:
 def _final_merges(sched: Schedule) -> list[int]:
     s = sched.steps
     mine = (s["kind"] == MERGE) & ((s["q"] == s["node"]) | (s["q"] == ALL))
-    return np.flatnonzero(mine).tolist()  # type: ignore[no-any-return]
+    return np.flatnonzero(mine).tolist()
 
 
 def _check_complete(sched: Schedule, final: list[int]) -> None:
@@ -40,7 +42,8 @@ def _check_complete(sched: Schedule, final: list[int]) -> None:
         chunk, node = np.argwhere(count != expected)[0].tolist()
         near = np.flatnonzero((s["node"] == node) & (s["chunk"] <= chunk))
         row = int(near[-1]) if len(near) else None
-        text = f"node {node} merges its queries of chunk {chunk} {count[chunk, node]} times: expected {expected[chunk, node]}"
+        times = f"{count[chunk, node]} times: expected {expected[chunk, node]}"
+        text = f"node {node} merges its queries of chunk {chunk} {times}"
         raise LawError("V7", text, row=row, grid=grid(sched, mark=row) if row is not None else "")
 
 
@@ -75,7 +78,8 @@ class _Cover:
         history = self._weight(sets, min(chunk, self.sched.meta.num_chunks))
         whole = int(self.prefix[min(chunk, self.sched.meta.num_chunks), -1]) * self.sched.meta.num_kv_heads
         if history != whole:
-            return f"queries of node {step['q']} in chunk {chunk} attend {history} token-heads of history: expected {whole}"
+            who = f"queries of node {step['q']} in chunk {chunk}"
+            return f"{who} attend {history} token-heads of history: expected {whole}"
         return self._own_chunk(sets, int(step["q"]), chunk)
 
     def _attends(self, row: int) -> Iterator[int]:
@@ -108,7 +112,8 @@ class _Cover:
             visible = np.ones(meta.num_nodes, dtype=bool)
         if (count[visible] != 1).any():
             maker = int(np.flatnonzero(visible)[(count[visible] != 1).any(1).argmax()])
-            return f"queries of node {q} in chunk {chunk} attend the new block of node {maker} {count[maker].tolist()} times per head: expected once"
+            times = count[maker].tolist()
+            return f"queries of node {q} in chunk {chunk} attend node {maker}'s new block {times} times per head"
         return None
 
 
@@ -120,6 +125,7 @@ def _disjoint(sets: Array) -> bool:
         if (hi[:-1] <= lo[1:]).all():
             return True
     hit = np.ones((len(sets), len(sets)), dtype=bool)
-    for lo, hi in (("c_lo", "c_hi"), ("m_lo", "m_hi"), ("h_lo", "h_hi")):
-        hit &= (sets[lo][:, None] < sets[hi][None, :]) & (sets[lo][None, :] < sets[hi][:, None])
+    for axis in "cmh":
+        lo, hi = sets[f"{axis}_lo"], sets[f"{axis}_hi"]
+        hit &= (lo[:, None] < hi[None, :]) & (lo[None, :] < hi[:, None])
     return int(hit.sum()) == len(sets)

@@ -28,7 +28,7 @@ def use_pairs(sched: Schedule) -> tuple[Array, Array]:
 
 
 def last_uses(sched: Schedule, pairs: tuple[Array, Array]) -> Array:
-    """[R] for each stream receive with ahead = 0 the row after which its slot is released; -1 elsewhere or if unused."""
+    """[R] the row after which the slot of a stream receive with ahead = 0 is released; -1 elsewhere or if unused."""
     out = np.full(len(sched.steps), -1, dtype=np.int64)
     np.maximum.at(out, pairs[0], pairs[1])
     s = sched.steps
@@ -110,7 +110,9 @@ def _reuse_edges(sched: Schedule, keys: Array, pairs: tuple[Array, Array]) -> tu
 
 
 def stuck_rows(sched: Schedule, pairs: tuple[Array, Array]) -> Array:
-    """Rows that can never start or end; empty when the schedule cannot dead-lock (Kahn's algorithm, a whole front at a time)."""
+    """Rows that can never start or end; empty when the schedule cannot dead-lock (Kahn's algorithm, a whole front at a
+    time).
+    """
     src, dst = _edges(sched, pairs)
     total = 2 * len(sched.steps)
     order = np.argsort(src, kind="stable")

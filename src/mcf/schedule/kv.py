@@ -1,4 +1,6 @@
-"""The life of one copy of a KV block: one pure transition table. Anything not in it raises (protocol rule: replica states)."""
+"""The life of one copy of a KV block: one pure transition table. Anything not in it raises (protocol rule: replica
+states).
+"""
 
 from mcf.errors import ScheduleError
 

@@ -1,6 +1,7 @@
 """What a schedule says about itself: sizes, budgets, topology. Values only, checked at birth."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mcf.errors import ScheduleError
 
@@ -12,9 +13,9 @@ UNLIMITED = -1
 class ScheduleMeta:
     """Sizes that every row of a schedule relies on.
 
-    Tokens are prompt tokens; `kv_bytes` and `act_bytes` are bytes per element of KV and of queries. `budgets` are bytes per
-    node (`UNLIMITED` = no limit); `buffer_bytes` limits one stream's receive per layer (eq. 28; 0 = no limit). `shares` are
-    the tokens per node that the end of prefill must show; empty means equal to within one page (V3).
+    Tokens are prompt tokens; `kv_bytes` and `act_bytes` are bytes per element of KV and of queries. `budgets` are bytes
+    per node (`UNLIMITED` = no limit); `buffer_bytes` limits one stream's receive per layer (eq. 28; 0 = no limit).
+    `shares` are the tokens per node that the end of prefill must show; empty means equal to within one page (V3).
     Raises ScheduleError when a number makes no sense.
     """
 
@@ -55,7 +56,7 @@ class ScheduleMeta:
         if self.shares and len(self.shares) != self.num_nodes:
             raise ScheduleError(f"{len(self.shares)} shares for {self.num_nodes} nodes: expected one per node")
         cuts = self.head_cuts
-        if cuts[0] != 0 or cuts[-1] != self.num_kv_heads or any(a >= b for a, b in zip(cuts, cuts[1:], strict=False)):
+        if cuts[0] != 0 or cuts[-1] != self.num_kv_heads or any(a >= b for a, b in pairwise(cuts)):
             raise ScheduleError(f"head cuts {cuts} must rise from 0 to {self.num_kv_heads}")
 
     @property

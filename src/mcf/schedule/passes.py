@@ -17,12 +17,14 @@ SET_FIELDS = ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")
 def group_keys(steps: Array, num_chunks: int) -> Array:
     """[R] int64 key of each row's (node, chunk, stage), rising along every node's list."""
     span = 3 * (num_chunks + 1)
-    return steps["node"].astype(np.int64) * span + steps["chunk"] * 3 + steps["stage"]
+    out: Array = steps["node"].astype(np.int64) * span + steps["chunk"] * 3 + steps["stage"]
+    return out
 
 
 def is_retire(steps: Array) -> Array:
     """[R] rows that stand outside the layer loop."""
-    return (steps["kind"] == DRAIN) | (steps["kind"] == FREE)
+    out: Array = (steps["kind"] == DRAIN) | (steps["kind"] == FREE)
+    return out
 
 
 def intersects(a: Array, b: Array) -> Array:
@@ -34,7 +36,7 @@ def intersects(a: Array, b: Array) -> Array:
 
 
 def uses(recvs: Array, recv_keys: Array, steps: Array, keys: Array) -> tuple[Array, Array]:
-    """First and last row that uses each KV receive: attends and KV sends of its group that touch its set; -1 if none."""
+    """First and last row using each KV receive: attends and KV sends of its group that touch its set; -1 if none."""
     first = np.full(len(recvs), NONE, dtype=np.int64)
     last = np.full(len(recvs), NONE, dtype=np.int64)
     is_user = (steps["kind"] == ATTEND) | ((steps["kind"] == SEND) & (steps["payload"] == KV))
@@ -86,14 +88,16 @@ def _positions(sched: Schedule, recvs: Array) -> Array:
     late = np.flatnonzero((recvs["payload"] == KV) & (recvs["hold"] == STREAM) & (recvs["ahead"] == 0))
     attends = np.flatnonzero(steps["kind"] == ATTEND)
     if not len(late) or not len(attends):
-        return pos
+        out: Array = pos
+        return out
     first, _ = uses(recvs[late], want[late], steps, keys)
     before_group = np.searchsorted(attends, lo[late])
     k = np.searchsorted(attends, first) - before_group
     early = (first < 0) | (k < meta.stream_slots)
     anchor = attends[np.minimum(before_group + np.maximum(k - meta.stream_slots + 1, 0), len(attends) - 1)]
     pos[late] = np.where(early, pos[late], np.minimum(anchor, np.where(first < 0, anchor, first)))
-    return pos
+    out = pos
+    return out
 
 
 def _segments(steps: Array) -> Array:
@@ -113,7 +117,7 @@ def gather_after(sched: Schedule) -> tuple[Array, Array]:
 
 
 def _with_after(sched: Schedule, steps: Array, segment: Array, target: Array) -> Schedule:
-    """Attach `after` entries (row, target); a merge's inputs stand in ascending (first maker, first chunk, first head)."""
+    """Attach `after` entries (row, target); a merge's inputs stand in ascending (first maker, chunk, head)."""
     t = steps[target]
     plain = steps["kind"][segment] != MERGE
     rank = [np.where(plain, 0, t[name]) for name in ("h_lo", "c_lo", "m_lo")]
@@ -188,7 +192,7 @@ class _Hop:
 
 
 def unicast(sched: Schedule) -> Schedule:
-    """Expand every multicast into plain sends, parents first; a forward stands before the first local use of its set."""
+    """Expand every multicast into plain sends, parents first; a forward stands before the first use of its set."""
     bare = strip_recvs(sched)
     steps = bare.steps
     trees = np.flatnonzero((steps["kind"] == SEND) & (steps["dst"] < 0))

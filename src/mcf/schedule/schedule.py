@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class Schedule:
         out = np.zeros((self.meta.num_chunks + 2, self.meta.num_nodes + 1), dtype=np.int64)
         out[1:-1, 1:] = self.tokens.cumsum(0).cumsum(1)
         out[-1] = out[-2]
-        return out.tolist()  # type: ignore[no-any-return]
+        return out.tolist()
 
     def tokens_in(self, c_lo: int, c_hi: int, m_lo: int, m_hi: int) -> int:
         """Prompt tokens of a block set (chunk range x maker range)."""
@@ -99,7 +100,7 @@ class Schedule:
         """(chunk, node) -> range of rows in `pieces`; absent where the node has no tokens."""
         keys = np.stack([self.pieces["chunk"], self.pieces["node"]], 1)
         cuts = [0, *(np.flatnonzero((keys[1:] != keys[:-1]).any(1)) + 1).tolist(), len(keys)]
-        return {(int(keys[a][0]), int(keys[a][1])): (a, b) for a, b in zip(cuts, cuts[1:], strict=False) if b > a}
+        return {(int(keys[a][0]), int(keys[a][1])): (a, b) for a, b in pairwise(cuts) if b > a}
 
     def spans(self, chunk: int, node: int) -> list[tuple[int, int]]:
         """Token spans [(lo, hi)] that a node computes in a chunk, ascending."""
@@ -147,4 +148,5 @@ class Schedule:
     def row_bytes(self) -> Array:
         """[R] payload bytes per layer of each send row (decode rows: per token); 0 elsewhere."""
         width = np.array([0, self.meta.kv_bytes, self.meta.act_bytes, 4])
-        return self.row_elements * width[self.steps["payload"]]
+        out: Array = self.row_elements * width[self.steps["payload"]]
+        return out

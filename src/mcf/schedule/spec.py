@@ -1,4 +1,6 @@
-"""Legality of single rows as a table: a new step kind adds rows here. Each rule says what must hold and which rows break it."""
+"""Legality of single rows as a table: a new step kind adds rows here. Each rule says what must hold and which rows
+break it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,13 +54,15 @@ def _outside(values: Array, lo: int, hi: int) -> Array:
 def _bad_lane(s: Schedule) -> Array:
     kind, lane = s.steps["kind"], s.steps["lane"]
     expected = np.where(_is(s, SEND, RECV), NIC, COMPUTE)
-    return (lane != expected) & ~((kind == MERGE) & (lane == NIC))
+    out: Array = (lane != expected) & ~((kind == MERGE) & (lane == NIC))
+    return out
 
 
 def _bad_stage(s: Schedule) -> Array:
     stage, chunk, last = s.steps["stage"], s.steps["chunk"], s.meta.num_chunks
     late = np.where(is_retire(s.steps), stage == CONVERGE, stage == DECODE)
-    return np.where(chunk == last, ~late, (stage != PREFILL) | _outside(chunk, 0, last))
+    out: Array = np.where(chunk == last, ~late, (stage != PREFILL) | _outside(chunk, 0, last))
+    return out
 
 
 def _bad_set(s: Schedule) -> Array:
@@ -78,11 +82,13 @@ def _bad_payload(s: Schedule) -> Array:
     payload, hold = s.steps["payload"], s.steps["hold"]
     moves = _is(s, SEND, RECV)
     held = np.where(payload == KV, (hold == KEEP) | (hold == STREAM), hold == 0)
-    return np.where(moves, ~(np.isin(payload, (KV, QUERY, STATE)) & held), (payload != 0) | (hold != 0))
+    out: Array = np.where(moves, ~(np.isin(payload, (KV, QUERY, STATE)) & held), (payload != 0) | (hold != 0))
+    return out
 
 
 def _bad_decode_payload(s: Schedule) -> Array:
-    return _is(s, SEND) & (s.steps["stage"] == DECODE) & (s.steps["payload"] != STATE)
+    out: Array = _is(s, SEND) & (s.steps["stage"] == DECODE) & (s.steps["payload"] != STATE)
+    return out
 
 
 def _bad_ahead(s: Schedule) -> Array:
@@ -136,11 +142,13 @@ def _bad_early_compute(s: Schedule) -> Array:
     produced = has & (np.arange(len(t)) > at)
     own = (_is(s, ATTEND) | (_is(s, SEND) & (t["payload"] == QUERY))) & (t["q"] == t["node"])
     own |= _is(s, ATTEND) & (t["q"] == ALL)
-    return own & ~produced
+    out: Array = own & ~produced
+    return out
 
 
 def _bad_recv(s: Schedule) -> Array:
-    return _is(s, RECV) != (s.steps["ref"] >= 0)
+    out: Array = _is(s, RECV) != (s.steps["ref"] >= 0)
+    return out
 
 
 TABLE: tuple[Rule, ...] = (

@@ -58,7 +58,28 @@ def _lines(sched: Schedule) -> Iterator[str]:
 
 def line(step: tuple[int, ...], after: list[int] | None = None) -> str:
     """One step as one line (without its row number)."""
-    kind, lane, stage, node, chunk, c_lo, c_hi, m_lo, m_hi, h_lo, h_hi, payload, hold, ahead, q, dst, route, ref, a_lo, a_hi = step
+    (
+        kind,
+        lane,
+        stage,
+        node,
+        chunk,
+        c_lo,
+        c_hi,
+        m_lo,
+        m_hi,
+        h_lo,
+        h_hi,
+        payload,
+        hold,
+        ahead,
+        q,
+        dst,
+        route,
+        ref,
+        a_lo,
+        a_hi,
+    ) = step
     words = [f"n{node} {STAGE_NAMES[stage]} c{chunk} {KIND_NAMES[kind]}"]
     if kind in (SEND, RECV):
         words.append(PAYLOAD_NAMES[payload])
@@ -87,7 +108,9 @@ def parse(text: str) -> Schedule:
     lines = text.splitlines()
     if not lines or lines[0].strip() != HEADER:
         got = lines[0][:60] if lines else "an empty file"
-        raise ScheduleError(f"not a schedule: got {got!r}, expected a first line {HEADER!r}; save one with mcf plan --save")
+        raise ScheduleError(
+            f"not a schedule: got {got!r}, expected a first line {HEADER!r}; save one with mcf plan --save"
+        )
     reader = _Reader()
     for number, text_line in enumerate(lines[1:], 2):
         try:
@@ -198,7 +221,9 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def grid(sched: Schedule, *, mark: int | None = None, around: int = 6, width: int = 34) -> str:
-    """The step-by-node grid: one column per node, list positions downwards; `mark` shows a bad row and its neighbourhood."""
+    """The step-by-node grid: one column per node, list positions downwards; `mark` shows a bad row and its
+    neighbourhood.
+    """
     nodes = range(sched.meta.num_nodes)
     steps, after = sched.steps.tolist(), None
     if mark is None:

@@ -1,4 +1,6 @@
-"""`verify`: replay a schedule without a clock and judge it by the laws V1..V8. Every schedule that runs has passed here."""
+"""`verify`: replay a schedule without a clock and judge it by the laws V1..V8. Every schedule that runs has passed
+here.
+"""
 
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -11,12 +13,13 @@ from mcf.schedule import memory
 from mcf.schedule.cover import check_coverage
 from mcf.schedule.deadlock import early_forwards, last_uses, stuck_rows, use_pairs
 from mcf.schedule.kv import ABSENT, DRAINING, STATE_NAMES, STREAMED, VALID
-from mcf.schedule.passes import gather_after, recv_table, group_keys
+from mcf.schedule.passes import gather_after, group_keys, recv_table
 from mcf.schedule.schedule import Array, Schedule
 from mcf.schedule.spec import check
 from mcf.schedule.steps import (
     ALL,
     ATTEND,
+    COLUMNS,
     DECODE,
     DRAIN,
     FETCHED_KV,
@@ -42,8 +45,9 @@ EMPTY = 9  # a cell without tokens: nothing to hold
 class Report:
     """What the replay saw. Bytes are over all layers; decode traffic is per generated token.
 
-    `peak_bytes` [N]: most bytes in use; `page_bytes` [N]: most in pages; `slot_bytes` [N]: most in stream slots; `reserve_bytes` [N]; `replica_factor` [C]: copies per token held at the end of each chunk's loop;
-    `traffic` purpose -> bytes of prefill, each hop counted; `decode_traffic` bytes per token; `shares` [N] tokens owned at the end.
+    `peak_bytes` [N]: most bytes in use; `page_bytes` [N]: most in pages; `slot_bytes` [N]: most in stream slots;
+    `reserve_bytes` [N]; `replica_factor` [C]: copies per token held at the end of each chunk's loop; `traffic` purpose
+    -> bytes of prefill, each hop counted; `decode_traffic` bytes per token; `shares` [N] tokens owned at the end.
     """
 
     peak_bytes: tuple[int, ...]
@@ -61,7 +65,9 @@ def purposes(sched: Schedule) -> Array:
     """[R] purpose code of each send or receive row; 0 elsewhere."""
     s = sched.steps
     new = np.where(s["c_lo"] >= s["chunk"], NEW_KV, FETCHED_KV)
-    code = np.select([s["payload"] == KV, s["payload"] == QUERY, s["payload"] == STATE], [new, QUERY_BYTES, STATE_BYTES], 0)
+    code = np.select(
+        [s["payload"] == KV, s["payload"] == QUERY, s["payload"] == STATE], [new, QUERY_BYTES, STATE_BYTES], 0
+    )
     return np.where((s["kind"] == SEND) | (s["kind"] == RECV), code, 0)
 
 
@@ -75,7 +81,8 @@ def num_hops(sched: Schedule) -> Array:
 def verify(sched: Schedule) -> Report:
     """Judge a schedule; raises LawError (law, row, grid) or returns what the replay saw.
 
-    Cost is linear in rows (a million in seconds); node lists are replayed one by one, since peaks do not depend on drift.
+    Cost is linear in rows (a million in seconds); node lists are replayed one by one, since peaks do not depend on
+    drift.
     """
     check(sched)
     _check_routes(sched)
@@ -126,7 +133,7 @@ def _route_problem(topology: Topology, node: int, dst: int, route: tuple[tuple[i
 
 
 def _check_matching(sched: Schedule) -> None:
-    """V6: every `after` points backwards in its own list; each send is received once, by a receive that says the same."""
+    """V6: every `after` points backwards in its own list; each send has one receive, which says the same."""
     s = sched.steps
     bad = (s["after_lo"] < 0) | (s["after_hi"] < s["after_lo"]) | (s["after_hi"] > len(sched.after))
     if bad.any():
@@ -143,7 +150,7 @@ def _check_matching(sched: Schedule) -> None:
         _break(sched, "V6", text, int(rows[0]) if len(rows) else 0)
     have, want = np.lexsort((s["node"][rows], refs)), np.lexsort((expected["node"], expected["ref"]))
     got, exp = s[rows[have]], expected[want]
-    names = [n for n in s.dtype.names if not n.startswith("after")]
+    names = [n for n in COLUMNS if not n.startswith("after")]
     bad = np.any([got[n] != exp[n] for n in names], axis=0)
     if bad.any():
         _break(sched, "V6", "a receive does not fit its send", int(rows[have][bad.argmax()]))
@@ -154,7 +161,9 @@ def _replay_all(sched: Schedule, last: Array) -> Report:
     replay = _Replay(sched, last)
     peaks = [replay.node(n) for n in range(meta.num_nodes)]
     shares = (sched.tokens[:, :, None] * (sched.owner >= 0)).reshape(-1)
-    weight = np.repeat(np.diff(meta.head_cuts)[None, :], meta.num_chunks * meta.num_nodes, 0).reshape(-1) / meta.num_kv_heads
+    weight = (
+        np.repeat(np.diff(meta.head_cuts)[None, :], meta.num_chunks * meta.num_nodes, 0).reshape(-1) / meta.num_kv_heads
+    )
     owned = np.bincount(sched.owner.reshape(-1), weights=shares * weight, minlength=meta.num_nodes)
     _check_shares(sched, owned)
     s = sched.steps
@@ -171,7 +180,7 @@ def _replay_all(sched: Schedule, last: Array) -> Report:
         replica_factor=tuple((replay.held / seen).round(6).tolist()),
         traffic={name: int(total[prefill & (code == c)].sum()) for c, name in names.items()},
         decode_traffic={name: int(total[decode & (code == c)].sum()) for c, name in names.items()},
-        shares=tuple(int(round(x)) for x in owned),
+        shares=tuple(round(x) for x in owned.tolist()),
         num_rows=len(sched),
     )
 
@@ -183,7 +192,9 @@ def _check_shares(sched: Schedule, owned: Array) -> None:
         if tuple(round(x) for x in owned.tolist()) != meta.shares:
             raise LawError("V3", f"final shares are {owned.round(1).tolist()} tokens: declared are {list(meta.shares)}")
     elif owned.max() - owned.min() > meta.page_tokens:
-        raise LawError("V3", f"final shares {owned.round(1).tolist()} differ by more than a page of {meta.page_tokens} tokens")
+        raise LawError(
+            "V3", f"final shares {owned.round(1).tolist()} differ by more than a page of {meta.page_tokens} tokens"
+        )
 
 
 class _Replay:
@@ -209,7 +220,9 @@ class _Replay:
         self.weight = self.tokens[:, :, None] * weights[None, None, :]
 
     def _owned_from(self) -> Array:
-        """[C, N, G] chunk in whose loop the owner of each block receives it to keep; beyond the last where it never does."""
+        """[C, N, G] chunk in whose loop the owner of each block receives it to keep; beyond the last where it never
+        does.
+        """
         out = np.full(self.owner.shape, self.sched.meta.num_chunks + 1)
         s = self.sched.steps
         for row in np.flatnonzero((s["kind"] == RECV) & (s["hold"] == KEEP) & self.foreign).tolist():
@@ -276,14 +289,18 @@ class _Replay:
         return slice(step[5], step[6]), slice(step[7], step[8]), slice(self.groups[step[9]], self.groups[step[10]])
 
     def _need(self, row: int, step: tuple[int, ...]) -> None:
-        if step[2] == DECODE and not ((step[7], step[8]) == (self.n, self.n + 1) or step[6] <= self.sched.meta.num_chunks):
+        if step[2] == DECODE and not (
+            (step[7], step[8]) == (self.n, self.n + 1) or step[6] <= self.sched.meta.num_chunks
+        ):
             _break(self.sched, "V1", "generated tokens of another node are not here", row)
         part = self.state[self._cells(step)]
         if (part == DRAINING).any():
             _break(self.sched, "V1", f"node {self.n} starts new work on a block that is draining", row)
         low = part.min()
         if low < VALID:
-            _break(self.sched, "V1", f"node {self.n} does not hold the whole set: a block is {STATE_NAMES[int(low)]}", row)
+            _break(
+                self.sched, "V1", f"node {self.n} does not hold the whole set: a block is {STATE_NAMES[int(low)]}", row
+            )
 
     def _span(self, step: tuple[int, ...]) -> range:
         return range(self.groups[step[9]], self.groups[step[10]])
@@ -292,7 +309,9 @@ class _Replay:
         if any((step[14], group) not in self.queries for group in self._span(step)):
             _break(self.sched, "V1", f"the queries of node {step[14]} have not been received", row)
 
-    def _change(self, row: int, step: tuple[int, ...], old: int, new: int, law: str, what: str) -> tuple[slice, slice, slice]:
+    def _change(
+        self, row: int, step: tuple[int, ...], old: int, new: int, law: str, what: str
+    ) -> tuple[slice, slice, slice]:
         cells = self._cells(step)
         part = self.state[cells]
         live = part != EMPTY
@@ -329,7 +348,9 @@ class _Replay:
         size = memory.stream_bytes(self.sched, tokens, step[9], step[10], step[13])
         limit = self.sched.meta.buffer_bytes
         if limit and size > limit * (step[13] + 1):
-            _break(self.sched, "V5", f"a stream of {size // (step[13] + 1)} bytes per layer: the buffer holds {limit}", row)
+            _break(
+                self.sched, "V5", f"a stream of {size // (step[13] + 1)} bytes per layer: the buffer holds {limit}", row
+            )
         self.streams[row] = size
         self.slots += size
         self._take(size, row)
@@ -368,7 +389,8 @@ class _Replay:
         if self.bytes > self.peak:
             self.peak = self.bytes
             if 0 <= self.budget < self.bytes:
-                text = f"node {self.n} needs {self.bytes} bytes of KV memory: the budget is {self.budget}, {self.bytes - self.budget} are missing"
+                over = f"the budget is {self.budget}, {self.bytes - self.budget} are missing"
+                text = f"node {self.n} needs {self.bytes} bytes of KV memory: {over}"
                 _break(self.sched, "V4", text, row)
 
     def _check_converged(self, row: int) -> None:
@@ -376,7 +398,12 @@ class _Replay:
         live = state != EMPTY
         if (live & mine & (state != VALID)).any():
             c, m = np.argwhere(live & mine & (state != VALID))[0][:2].tolist()
-            _break(self.sched, "V3", f"node {self.n} owns the block of chunk {c}, maker {m}, and does not hold it at the end", row)
+            _break(
+                self.sched,
+                "V3",
+                f"node {self.n} owns the block of chunk {c}, maker {m}, and does not hold it at the end",
+                row,
+            )
         if (live & ~mine & (state != ABSENT)).any():
             c, m = np.argwhere(live & ~mine & (state != ABSENT))[0][:2].tolist()
             _break(self.sched, "V3", f"node {self.n} still holds the block of chunk {c}, maker {m}, at the end", row)

@@ -297,7 +297,7 @@ def _owners(sched: Schedule, row: int) -> Array:
 
 def _uses_later(s: Array, recv: Array) -> Array:
     """[R] prefill attends of later chunks that need a block of a receive."""
-    out = (s["kind"] == ATTEND) & (s["stage"] == PREFILL)
+    out: Array = (s["kind"] == ATTEND) & (s["stage"] == PREFILL)
     out &= (s["node"] == recv["node"]) & (s["chunk"] > recv["chunk"])
     for axis in "cmh":
         out &= (s[f"{axis}_lo"] <= recv[f"{axis}_lo"]) & (recv[f"{axis}_hi"] <= s[f"{axis}_hi"])
