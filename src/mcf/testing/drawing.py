@@ -138,6 +138,8 @@ class _Draw:
         targets = sorted({d for d in dsts if d != source})
         reached = {b for _, b in self._route(source, targets)} if len(targets) > 1 else set(targets)
         blocked = any(tile.cells & (self.held[n] | self.here[n] | self.touched[n]) for n in reached)
+        late = hold == STREAM and not ahead and not self.recipe.relay_late
+        blocked |= late and len(targets) > 1 and any(a != source for a, _ in self._route(source, targets))
         if blocked or not targets or not tile.cells <= self.solid[source]:
             return False
         for n in reached:

@@ -15,7 +15,11 @@ Cell = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What a random schedule is made of; `seed` draws the rest."""
+    """What a random schedule is made of; `seed` draws the rest.
+
+    With `relay_late`, trees may relay streams that are not ahead: legal, but as plain sends (`unicast`) their finite
+    slots may dead-lock, and `verify` then says so.
+    """
 
     num_nodes: int = 3
     prompt_tokens: int = 23
@@ -32,6 +36,7 @@ class Recipe:
     even: bool = True
     hand_over: bool = False
     multicast: bool = True
+    relay_late: bool = False
     seed: int = 0
 
 

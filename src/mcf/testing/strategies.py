@@ -10,7 +10,9 @@ from mcf.testing.recipes import Recipe
 
 
 @st.composite
-def recipes(draw: st.DrawFn, *, max_nodes: int = 4, max_chunk: int = 9, decode: bool = True) -> Recipe:
+def recipes(
+    draw: st.DrawFn, *, max_nodes: int = 4, max_chunk: int = 9, decode: bool = True, relay_late: bool = False
+) -> Recipe:
     """Recipes of small schedules: odd lengths, empty shares, head groups, both topologies.
 
     Lists start with what is worth trying most, since hypothesis leans to the first entry.
@@ -35,13 +37,20 @@ def recipes(draw: st.DrawFn, *, max_nodes: int = 4, max_chunk: int = 9, decode: 
         even=draw(st.booleans()),
         hand_over=draw(st.booleans()),
         multicast=not draw(st.booleans()),
+        relay_late=relay_late,
         seed=draw(st.integers(0, 2**20)),
     )
 
 
-def schedules(*, max_nodes: int = 4, max_chunk: int = 9, decode: bool = True) -> st.SearchStrategy[Schedule]:
-    """Random legal schedules: every way in which a block can reach a query (see `mcf.testing.drawing`)."""
-    return recipes(max_nodes=max_nodes, max_chunk=max_chunk, decode=decode).map(random_schedule)
+def schedules(
+    *, max_nodes: int = 4, max_chunk: int = 9, decode: bool = True, relay_late: bool = False
+) -> st.SearchStrategy[Schedule]:
+    """Random legal schedules: every way in which a block can reach a query (see `mcf.testing.drawing`).
+
+    Their unicast forms are legal too, unless `relay_late` lets trees relay streams that are not ahead.
+    """
+    chosen = recipes(max_nodes=max_nodes, max_chunk=max_chunk, decode=decode, relay_late=relay_late)
+    return chosen.map(random_schedule)
 
 
 @st.composite

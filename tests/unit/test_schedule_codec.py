@@ -1,0 +1,108 @@
+"""The bytes form: reads back, and anything cut, longer or damaged is refused in one line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mcf.errors import ScheduleError
+from mcf.schedule import Schedule, digest, from_bytes, to_bytes
+from mcf.testing import Recipe, random_schedule
+
+SCHED = random_schedule(Recipe(prompt_tokens=13, topology="ring", hand_over=True, max_new_tokens=2, seed=7))
+DATA = to_bytes(SCHED)
+HEAD = 16 + int.from_bytes(DATA[8:16], "little")
+
+
+def boundaries() -> list[int]:
+    """Ends of the magic, the length, the head, and of each array."""
+    arrays = (SCHED.pieces, SCHED.owners, SCHED.steps, SCHED.after)
+    return [0, 1, 7, 8, 9, 15, 16, 17, HEAD - 1, *(HEAD + np.cumsum([0, *(a.nbytes for a in arrays)])).tolist()]
+
+
+def with_head(**changes: object) -> bytes:
+    """The same arrays behind another head."""
+    head = json.loads(DATA[16:HEAD]) | changes
+    text = json.dumps(head).encode()
+    return DATA[:8] + len(text).to_bytes(8, "little") + text + DATA[HEAD:]
+
+
+def test_reads_back() -> None:
+    assert from_bytes(DATA) == SCHED
+    assert to_bytes(from_bytes(DATA)) == DATA
+    assert len(SCHED.owners)
+    assert len(SCHED.routes)
+
+
+def test_an_empty_schedule_reads_back() -> None:
+    bare = SCHED.replace(steps=SCHED.steps[:0], after=SCHED.after[:0], owners=SCHED.owners[:0], routes=())
+    assert from_bytes(to_bytes(bare)) == bare
+
+
+@pytest.mark.parametrize("size", [s for s in boundaries() if s < len(DATA)])
+def test_a_cut_schedule_is_refused(size: int) -> None:
+    for data in (DATA[:size], DATA[: size + 1] if size + 1 < len(DATA) else DATA[:-1]):
+        with pytest.raises(ScheduleError) as caught:
+            from_bytes(data)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_longer_schedule_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="expected"):
+        from_bytes(DATA + b"\0")
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"mcf-schedule 1\nmeta policy=x\n", b"\0" * 64])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(ScheduleError, match="magic number"):
+        from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"counts": [1, 2]},
+        {"counts": [-1, 0, 0, 0]},
+        {"counts": "many"},
+        {"counts": [2**62, 0, 0, 0]},
+        {"routes": 3},
+        {"routes": [[1]]},
+        {"meta": {}},
+        {"meta": []},
+        {"meta": {"policy": "x", "num_nodes": 0}},
+    ],
+)
+def test_a_damaged_head_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        from_bytes(with_head(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_head_that_is_no_object_is_refused() -> None:
+    for text in (b"[]", b"7", b"{", b"\xff\xfe"):
+        with pytest.raises(ScheduleError):
+            from_bytes(DATA[:8] + len(text).to_bytes(8, "little") + text)
+
+
+def test_a_huge_head_length_is_refused() -> None:
+    with pytest.raises(ScheduleError):
+        from_bytes(DATA[:8] + (2**63).to_bytes(8, "little") + DATA[16:])
+
+
+def test_no_flipped_byte_goes_unseen() -> None:
+    for at in range(0, len(DATA), 97):
+        data = DATA[:at] + bytes([DATA[at] ^ 0x41]) + DATA[at + 1 :]
+        assert digest(data) != digest(DATA)
+        assert read_or_none(data) != SCHED
+
+
+def read_or_none(data: bytes) -> Schedule | None:
+    """The schedule, or None where it is refused."""
+    try:
+        return from_bytes(data)
+    except ScheduleError:
+        return None
+
+
+def test_digest_is_sha256_of_the_bytes() -> None:
+    assert digest(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
