@@ -84,20 +84,18 @@ def _positions(sched: Schedule, recvs: Array) -> Array:
     want = group_keys(recvs, meta.num_chunks)
     retired = np.concatenate([[0], np.cumsum(is_retire(steps))])
     lo, hi = np.searchsorted(keys, want), np.searchsorted(keys, want, side="right")
-    pos = lo + retired[hi] - retired[lo]
+    pos: Array = lo + retired[hi] - retired[lo]
     late = np.flatnonzero((recvs["payload"] == KV) & (recvs["hold"] == STREAM) & (recvs["ahead"] == 0))
     attends = np.flatnonzero(steps["kind"] == ATTEND)
     if not len(late) or not len(attends):
-        out: Array = pos
-        return out
+        return pos
     first, _ = uses(recvs[late], want[late], steps, keys)
     before_group = np.searchsorted(attends, lo[late])
     k = np.searchsorted(attends, first) - before_group
     early = (first < 0) | (k < meta.stream_slots)
     anchor = attends[np.minimum(before_group + np.maximum(k - meta.stream_slots + 1, 0), len(attends) - 1)]
     pos[late] = np.where(early, pos[late], np.minimum(anchor, np.where(first < 0, anchor, first)))
-    out = pos
-    return out
+    return pos
 
 
 def _segments(steps: Array) -> Array:
