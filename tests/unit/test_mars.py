@@ -146,6 +146,18 @@ def test_copies_on_a_switch_go_to_the_next_nodes() -> None:
     assert [mars.spread(owner, hops) for owner in (0, 3)] == [[0, 1, 2, 3], [3, 0, 1, 2]]
 
 
+@given(st.sampled_from(["ring", "switch"]), st.integers(1, 9), st.data())
+def test_each_copy_is_the_greedy_choice(name: str, N: int, data: st.DataObject) -> None:
+    hops = mars.hop_matrix(Topology.parse(name, N))
+    owner = data.draw(st.integers(0, N - 1))
+    order = mars.spread(owner, hops)
+    assert sorted(order) == list(range(N))
+    assert order[0] == owner
+    for i in range(1, N):
+        sums = {n: int(hops[:, [*order[:i], n]].min(1).sum()) for n in order[i:]}
+        assert sums[order[i]] == min(sums.values())
+
+
 def test_copies_on_a_ring_spread_out() -> None:
     hops = mars.hop_matrix(Topology.parse("ring", 8))
     assert mars.spread(0, hops)[:4] == [0, 4, 2, 6]

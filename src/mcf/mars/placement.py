@@ -24,6 +24,8 @@ def spread(owner: int, hops: Hops) -> list[int]:
     the owner, so that on a switch the owners' copies fall evenly on the nodes.
     """
     N = len(hops)
+    if (hops[~np.eye(N, dtype=bool)] == 1).all():
+        return [(owner + n) % N for n in range(N)]  # all are equal: the greedy choice is the next node
     order, nearest = [owner], hops[:, owner].copy()
     while len(order) < N:
         sums = np.minimum(nearest[:, None], hops).sum(0)

@@ -17,6 +17,7 @@ from mcf.schedule.steps import OWNER, STEP
 
 Holders = frozenset[int]
 Runs = dict[int, list[Range]]
+HeldRuns = list[tuple[Range, Holders]]
 
 
 def runs_where(holders: list[Holders], is_in: Callable[[Holders], bool]) -> list[Range]:
@@ -30,9 +31,10 @@ def runs_where(holders: list[Holders], is_in: Callable[[Holders], bool]) -> list
     return out
 
 
-def equal_runs(holders: list[Holders]) -> list[tuple[Range, Holders]]:
+def equal_runs(holders: list[Holders]) -> HeldRuns:
     """Maximal ranges of chunks with the same holders."""
-    out, at = [], 0
+    out: HeldRuns = []
+    at = 0
     for value, same in groupby(holders):
         size = len(list(same))
         out.append(((at, at + size), value))
@@ -75,6 +77,7 @@ class Layout:
         self.num_nodes = b.meta.num_nodes
         self.holders: list[list[Holders]] = [[] for _ in range(self.num_nodes)]
         self.kept_bytes = [0] * self.num_nodes
+        self.kept: list[set[tuple[int, int]]] = [set() for _ in range(self.num_nodes)]  # (chunk, maker)
         self.dropped: dict[int, set[tuple[int, int]]] = {}
 
     def add(self, maker: int, targets: Collection[int]) -> None:
@@ -85,12 +88,14 @@ class Layout:
             return
         for node in targets:
             self.kept_bytes[node] += self.costs.block[chunk][maker]
+            self.kept[node].add((chunk, maker))
         self.holders[maker].append(frozenset({maker, *targets}))
 
     def drop(self, node: int, maker: int, chunk: int) -> None:
         """Take a copy away from a node."""
         self.holders[maker][chunk] -= {node}
         self.kept_bytes[node] -= self.costs.block[chunk][maker]
+        self.kept[node].discard((chunk, maker))
         self.dropped.setdefault(node, set()).add((maker, chunk))
 
     def shrink(self, r: int) -> None:
@@ -103,13 +108,9 @@ class Layout:
 
     def shed(self, node: int, num_bytes: int) -> bool:
         """Drop a node's youngest copies until so many bytes are free; False when it has none."""
-        copies = [
-            (chunk, int(self.hops[node, maker]), maker)
-            for maker, blocks in enumerate(self.holders)
-            for chunk, held in enumerate(blocks)
-            if maker != node and node in held and self.b.has_tokens(maker, chunk)
-        ]
-        for chunk, _, maker in sorted(copies, reverse=True):
+        far = self.hops[node].tolist()
+        copies = sorted(self.kept[node], key=lambda copy: (copy[0], far[copy[1]], copy[1]), reverse=True)
+        for chunk, maker in copies:
             if num_bytes <= 0:
                 break
             self.drop(node, maker, chunk)

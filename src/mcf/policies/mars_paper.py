@@ -20,7 +20,7 @@ from mcf.policies.common import (
     start,
     windows,
 )
-from mcf.policies.layout import Costs, Holders, Layout, Runs, equal_runs, runs_where
+from mcf.policies.layout import Costs, HeldRuns, Holders, Layout, Runs, equal_runs
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Schedule, head_tail
 from mcf.schedule.builder import Range
@@ -120,9 +120,10 @@ class _Planner:
     # --- write ---
 
     def _write(self, chunk: int, needers: list[int]) -> None:
-        for node, runs in sorted(self.layout.take_dropped().items()):
-            self._retire(node, chunk, runs)
-        old = self._old_hops(chunk, needers)
+        for node, dropped in sorted(self.layout.take_dropped().items()):
+            self._retire(node, chunk, dropped)
+        runs = [equal_runs(blocks[:chunk]) for blocks in self.layout.holders]
+        old = self._old_hops(runs, needers)
         new = self._new_hops(chunk, needers)
         for node in range(self.N):
             mine = sorted((h for h in old if h.star.node == node), key=lambda h: h.star.depth)
@@ -131,7 +132,7 @@ class _Planner:
             self.b.produce(node, chunk)
             self._send(chunk, (h for h in fresh if not h.star.depth))
             self._send(chunk, (h for h in mine + fresh if h.star.depth))
-            self._attend(node, chunk)
+            self._attend(node, chunk, runs)
 
     def _retire(self, node: int, chunk: int, runs: Runs) -> None:
         sets = rectangles(runs)
@@ -140,12 +141,12 @@ class _Planner:
         for chunks, makers in sets:
             self.b.free(node, chunk, chunks=chunks, makers=makers)
 
-    def _old_hops(self, chunk: int, needers: list[int]) -> list[_Hop]:
+    def _old_hops(self, runs: list[HeldRuns], needers: list[int]) -> list[_Hop]:
         """Older blocks are streamed, a layer ahead, to the nodes that hold no copy, from the nearest that do."""
         return [
             _Hop(star=star, maker=maker, chunks=run, hold=STREAM, ahead=self.request.ahead)
             for maker in range(self.N)
-            for run, held in equal_runs(self.layout.holders[maker][:chunk])
+            for run, held in runs[maker]
             for star in stars(self._forest(held, needers), held)
         ]
 
@@ -172,12 +173,12 @@ class _Planner:
                     ahead=hop.ahead,
                 )
 
-    def _attend(self, node: int, chunk: int) -> None:
+    def _attend(self, node: int, chunk: int, runs: list[HeldRuns]) -> None:
         """Attend what is held, then each other maker's arrivals in their order; then merge."""
         late: dict[int, int] = {}
         held: Runs = {}
         for maker in range(self.N):
-            held[maker], late[maker] = self._split(node, maker, chunk)
+            held[maker], late[maker] = _split(node, runs[maker])
         new = (chunk, chunk + 1)
         sets = rectangles(held)
         own = (0, chunk), (node, node + 1)
@@ -191,15 +192,22 @@ class _Planner:
             states.append(self.b.attend(node, chunk, chunks=arrived, makers=(maker, maker + 1)))
         self.b.merge(node, chunk, states)
 
-    def _split(self, node: int, maker: int, chunk: int) -> tuple[list[Range], int]:
-        """A maker's history: what a node holds, and the chunk from which the rest arrives; in pieces, all arrives."""
-        runs = runs_where(self.layout.holders[maker][:chunk], lambda held: node in held)
-        if not runs:
-            return [], 0
-        return (runs, runs[0][1]) if len(runs) == 1 and runs[0][0] == 0 else ([], 0)
-
     def _forest(self, held: Holders, needers: Iterable[int]) -> Links:
         key = held, tuple(sorted(set(needers) - held))
         if key not in self.forests:
             self.forests[key] = nearest_links(self.topology, held, key[1]) if key[1] else ()
         return self.forests[key]
+
+
+def _split(node: int, runs: HeldRuns) -> tuple[list[Range], int]:
+    """A maker's history: what a node holds from the start on, and the chunk from which the rest arrives.
+
+    Where a node holds it in pieces, all of it is attended as one set when the rest has arrived: fewer kernel calls.
+    """
+    end = 0
+    for (lo, hi), held in runs:
+        if node in held:
+            if lo != end:
+                return [], 0
+            end = hi
+    return [(0, end)] if end else [], end
