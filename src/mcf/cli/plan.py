@@ -5,11 +5,10 @@ import sys
 
 from mcf.cli.files import check_target, write_text
 from mcf.cli.numbers import plan_numbers, print_plan
-from mcf.cli.settings import read_budget, read_chunk, read_dtype
+from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.engine.planner import check_policy, check_window, check_workers, make_plan
 from mcf.engine.source import read_shape
 from mcf.schedule import dump
-from mcf.units import parse_tokens
 
 
 def plan_command(
@@ -28,7 +27,7 @@ def plan_command(
     """Plan, verify, save and print. Raises UserError kinds; reads the model's config alone."""
     check_policy(policy)
     check_workers(workers)
-    num_tokens, most_new = parse_tokens(prompt_tokens), parse_tokens(max_tokens)
+    num_tokens, most_new = read_tokens(prompt_tokens, "--prompt-tokens"), read_tokens(max_tokens, "--max-tokens")
     chunk, budget = read_chunk(chunk_tokens), read_budget(kv_memory)
     if save is not None:
         check_target(save, what="the schedule")

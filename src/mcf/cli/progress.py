@@ -71,27 +71,28 @@ class LiveBars:
     def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
         self._clock, self._start_s = clock, 0.0
         words, detail = TextColumn("{task.description}"), TextColumn("{task.fields[detail]}")
-        self._bars = Progress(SpinnerColumn(), words, BarColumn(), detail, TimeElapsedColumn(), console=console(stream))
-        self._tasks: dict[bool, TaskID] = {}
+        columns = (SpinnerColumn(), words, BarColumn(), detail, TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console(stream), redirect_stdout=False)
+        self._loading = self._bars.add_task("starting", total=None, detail="")
+        self._prefill: TaskID | None = None
         self._bars.start()
 
     def __call__(self, stage: str, done: float, total: float) -> None:
         """Move the bar of the stage."""
-        is_prefill = stage == PREFILL
-        if is_prefill not in self._tasks:
-            self._begin(is_prefill)
-        text = prefill_text(done, total, self._clock() - self._start_s) if is_prefill else _amount(stage, total)
+        if stage != PREFILL:
+            text = _amount(stage, total)
+            self._bars.update(self._loading, description=_words(stage), completed=done, total=total, detail=text)
+            return
+        if self._prefill is None:
+            self._start_s = self._clock()
+            self._prefill = self._bars.add_task(_words(stage), total=total, detail="")
         self._bars.update(
-            self._tasks[is_prefill], description=_words(stage), completed=done, total=total or None, detail=text
+            self._prefill, completed=done, detail=prefill_text(done, total, self._clock() - self._start_s)
         )
 
     def stop(self) -> None:
         """Leave the bars as they are and give the terminal back."""
         self._bars.stop()
-
-    def _begin(self, is_prefill: bool) -> None:
-        self._start_s = self._clock()
-        self._tasks[is_prefill] = self._bars.add_task("", detail="")
 
 
 def prefill_text(done: float, total: float, elapsed_s: float) -> str:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from mcf.cli.files import check_target, read_text
 from mcf.cli.progress import Reporter, reporter
-from mcf.cli.settings import read_budget, read_chunk, read_dtype
+from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.summary import print_summary
 from mcf.engine.planner import check_policy, check_workers
 from mcf.engine.sampler import Sampler
 from mcf.errors import PromptError, UserError
 from mcf.trace import write_perfetto
-from mcf.units import parse_tokens
 
 if TYPE_CHECKING:
     from mcf.engine.result import Result
@@ -71,7 +70,7 @@ def run_command(
         policy=policy,
         chunk_tokens=read_chunk(chunk_tokens),
         kv_memory=read_budget(kv_memory),
-        max_tokens=parse_tokens(max_tokens),
+        max_tokens=read_tokens(max_tokens, "--max-tokens"),
         dtype=read_dtype(dtype),
         seed=seed,
         temperature=temperature,

@@ -1,5 +1,7 @@
 """Option values that both `run` and `plan` take, from text to what the engine expects."""
 
+from collections.abc import Callable
+
 from mcf.engine.planner import AUTO
 from mcf.errors import UnitError, UnknownNameError
 from mcf.model import DTYPE_BYTES
@@ -8,12 +10,24 @@ from mcf.units import parse_bytes, parse_tokens
 
 def read_budget(text: str | None) -> int | None:
     """Return --kv-memory in bytes, None where there is no limit. Raises UnitError."""
-    return None if text is None else parse_bytes(text)
+    return None if text is None else _named("--kv-memory", parse_bytes, text)
 
 
 def read_chunk(text: str) -> int | str:
     """Return --chunk-tokens as a number of tokens or AUTO. Raises UnitError."""
-    return AUTO if text == AUTO else parse_tokens(text)
+    return AUTO if text == AUTO else read_tokens(text, "--chunk-tokens")
+
+
+def read_tokens(text: str, option: str) -> int:
+    """Return a number of tokens, at least one. Raises UnitError naming the option."""
+    return _named(option, parse_tokens, text)
+
+
+def _named(option: str, parse: Callable[[str], int], text: str) -> int:
+    try:
+        return parse(text)
+    except UnitError as error:
+        raise UnitError(f"{option}: {error}") from None
 
 
 def read_dtype(text: str) -> str:

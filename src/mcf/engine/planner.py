@@ -48,7 +48,7 @@ def make_plan(
     UnknownNameError.
     """
     check_workers(num_workers)
-    check_window(shape, prompt_tokens)
+    check_window(shape, prompt_tokens, min_new_tokens=min(max_tokens, 1))
     sizes = _chunk_sizes(shape, chunk_tokens, prompt_tokens, num_workers, kv_memory_bytes, max_tokens)
     request = PlanRequest(
         shape=shape,
@@ -83,7 +83,7 @@ def check_window(shape: ModelShape, prompt_tokens: int, *, min_new_tokens: int =
         raise PromptError(
             f"got a prompt of {prompt_tokens} tokens: {shape.name or 'the model'} has a window of "
             f"{shape.max_positions}, prompt and answer together; shorten the prompt by at least "
-            f"{prompt_tokens - shape.max_positions + 1} tokens"
+            f"{excess} token{'s' if excess > 1 else ''}"
         )
 
 
