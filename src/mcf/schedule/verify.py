@@ -12,6 +12,7 @@ from mcf.errors import LawError
 from mcf.schedule import memory
 from mcf.schedule.cover import check_coverage
 from mcf.schedule.deadlock import early_forwards, last_uses, stuck_rows, use_pairs
+from mcf.schedule.frame import check_frame
 from mcf.schedule.kv import ABSENT, DRAINING, STATE_NAMES, STREAMED, VALID
 from mcf.schedule.passes import gather_after, group_keys, recv_table
 from mcf.schedule.schedule import Array, Schedule
@@ -84,6 +85,7 @@ def verify(sched: Schedule) -> Report:
     Cost is linear in rows (a million in seconds); node lists are replayed one by one, since peaks do not depend on
     drift.
     """
+    check_frame(sched)
     check(sched)
     _check_routes(sched)
     _check_matching(sched)
