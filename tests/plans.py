@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -31,14 +32,14 @@ def request(
     *,
     topology: str = "switch",
     num_layers: int = 2,
-    **more: object,
+    **more: Any,
 ) -> PlanRequest:
     return PlanRequest(
         shape=small_shape(num_layers),
         cluster=Cluster.uniform(topology, num_nodes),
         prompt_tokens=prompt_tokens,
         chunk_tokens=chunk_tokens,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 

@@ -1,6 +1,6 @@
 """Where copies live: which nodes get a new one, which give one up, and who fetches from whom."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +36,9 @@ def spread(owner: int, hops: Hops) -> list[int]:
     return order
 
 
-def targets(order: Sequence[int], r: int, has_room: Callable[[int], bool]) -> list[int]:
+def targets(order: Sequence[int], r: int, roomy: Collection[int]) -> list[int]:
     """The first r - 1 nodes after the owner in `order` that have room for one more copy."""
-    out: list[int] = []
-    for n in order[1:]:
-        if len(out) >= r - 1:
-            break
-        if has_room(n):
-            out.append(n)
-    return out
+    return [n for n in order[1:] if n in roomy][: r - 1]
 
 
 def give_up(owner: int, holders: Iterable[int], r: int, hops: Hops) -> list[int]:

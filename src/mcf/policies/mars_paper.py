@@ -112,7 +112,8 @@ class _Planner:
         for step in range(self.N):
             maker = (chunk + step) % self.N  # nobody's blocks always come first
             size = self.costs.block[chunk][maker]
-            chosen = targets(self.order[maker], factor, lambda n: free[n] >= size) if size else []  # noqa: B023
+            roomy = {n for n in range(self.N) if free[n] >= size > 0}
+            chosen = targets(self.order[maker], factor, roomy)
             for n in chosen:
                 free[n] -= size
             self.layout.add(maker, chosen)
