@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mcf.schedule import Schedule
 from mcf.schedule.deadlock import last_uses, use_pairs
 from mcf.schedule.passes import group_keys
-from mcf.schedule.steps import ATTEND, DRAIN, FREE, NIC, PRODUCE, QUERY, RECV, SEND, Step
+from mcf.schedule.steps import ALL, ATTEND, DRAIN, FREE, MERGE, NIC, NONE, PRODUCE, QUERY, RECV, SEND, STATE, Step
 
 
 @dataclass(kw_only=True)
@@ -23,8 +23,9 @@ class Loop:
     deps: dict[int, list[int]] = field(default_factory=dict)  # row -> receives whose arrival it waits for
     after: dict[int, list[int]] = field(default_factory=dict)  # row -> rows of this list that it waits for
     releases: dict[int, list[int]] = field(default_factory=dict)  # last use -> receives whose slot it releases
-    readers: dict[int, list[int]] = field(default_factory=dict)  # receive -> sends that forward from it
+    readers: dict[int, list[int]] = field(default_factory=dict)  # receive -> sends that forward what it brought
     max_ahead: int = 0
+    final_merge: int = NONE  # the merge whose state is the output of this node's own queries
 
 
 def loops(sched: Schedule, node: int) -> dict[tuple[int, int], Loop]:
@@ -58,12 +59,27 @@ def loops(sched: Schedule, node: int) -> dict[tuple[int, int], Loop]:
 def _finish(loop: Loop) -> None:
     produces = [i for i, (_, step) in enumerate(loop.rows) if step.kind == PRODUCE]
     loop.num_pre = produces[0] if produces else 0
-    queries = {step.q: row for row, step in loop.rows if step.kind == RECV and step.payload == QUERY}
+    steps = dict(loop.rows)
     for row, step in loop.rows:
-        if step.kind == ATTEND and step.q != step.node and step.q in queries:
-            loop.deps.setdefault(row, []).append(queries[step.q])
-        recvs = {r for r, s in loop.rows if s.kind == RECV}
-        loop.deps.setdefault(row, []).extend(r for r in loop.after[row] if r in recvs)
+        if step.kind == MERGE and step.q in (step.node, ALL):
+            loop.final_merge = row
+        for recv in _control_recvs(loop, row, step, steps):
+            loop.deps.setdefault(row, []).append(recv)
+            if step.kind == SEND:
+                loop.readers.setdefault(recv, []).append(row)
+
+
+def _control_recvs(loop: Loop, row: int, step: Step, steps: dict[int, Step]) -> list[int]:
+    """Receives of queries or states that a row reads."""
+    if step.kind == SEND and step.payload == STATE:
+        return [r for r in loop.after[row] if steps[r].kind == RECV and steps[r].payload == STATE]
+    if step.q in (step.node, ALL, NONE) or not (step.kind == ATTEND or (step.kind, step.payload) == (SEND, QUERY)):
+        return []
+    return [
+        r
+        for r, s in loop.rows
+        if r < row and (s.kind, s.payload, s.q) == (RECV, QUERY, step.q) and s.h_lo < step.h_hi and step.h_lo < s.h_hi
+    ]
 
 
 def lanes(rows: list[tuple[int, Step]]) -> tuple[list[tuple[int, Step]], list[tuple[int, Step]]]:

@@ -217,24 +217,41 @@ class NodeRuntime:
         layer = self.iteration + step.ahead
         if not 0 <= layer < self.meta.num_layers:
             return True
+        if not self._after_done(row):
+            return False
         if step.kind == RECV:
-            return step.payload != KV or self._slot_free(row, step, layer)
-        return self._after_done(row) and self._all_here(row, layer)
+            return self._slot_free(row, step, layer) if step.payload == KV else self._buffer_free(row, layer)
+        return self._all_here(row, layer)
 
     def _all_here(self, row: int, layer: int) -> bool:
         return all(self.transfers.is_here(recv, layer) for recv in self.loop.deps.get(row, ()))
 
     def _after_done(self, row: int) -> bool:
-        return all(a in self.done or self.transfers.steps[a].kind == RECV for a in self.loop.after.get(row, ()))
+        """Own rows first: in decode, asking for an arrival waits for it."""
+        after = sorted(self.loop.after.get(row, ()), key=lambda a: self.transfers.steps[a].kind == RECV)
+        return all(self._has_ended(a, self.transfers.steps[a]) for a in after)
+
+    def _has_ended(self, row: int, step: Step) -> bool:
+        layer = self.iteration + step.ahead
+        if not 0 <= layer < self.meta.num_layers:
+            return True
+        if step.kind == RECV:
+            return self.transfers.is_here(row, layer)
+        return row in self.done and (step.kind != SEND or self.transfers.is_sent(row, layer))
+
+    def _buffer_free(self, row: int, layer: int) -> bool:
+        """The buffer's queries or states of two layers ago have been forwarded."""
+        return all(self.transfers.is_sent(r, layer - 2) for r in self.loop.readers.get(row, ()))
 
     def _slot_free(self, row: int, step: Step, layer: int) -> bool:
         """All releases that stand before this receive have happened, and its own slot is free again."""
         for use, recvs in self.loop.releases.items():
             if use < row and not all(self._try_release(use, recv) for recv in recvs):
                 return False
-        if step.hold == STREAM and step.ahead and row in self.store.slots:
-            old = layer - step.ahead - 1
-            return all(self.transfers.is_sent(reader, old) for reader in self.loop.readers.get(row, ()))
+        old = layer - step.ahead - 1
+        if step.hold == STREAM and row in self.store.slots and old >= 0:  # else the slot is new, or nothing was in it
+            readers = self.loop.readers.get(row, ())
+            return self.transfers.is_here(row, old) and all(self.transfers.is_sent(r, old) for r in readers)
         return True
 
     def _try_release(self, use: int, recv: int) -> bool:
@@ -247,8 +264,12 @@ class NodeRuntime:
         return ready
 
     def _release_rest(self) -> None:
-        """At the end of an iteration: the slots of one-layer streams, once what is forwarded from them has left."""
-        for recv in [r for r in self.store.slots if not self.transfers.steps[r].ahead]:
+        """At the end of an iteration: the slots of one-layer streams, once what is forwarded from them has left.
+
+        A stream that no row uses keeps its slot for the whole loop: nothing here has waited for its arrival.
+        """
+        used = {recv for recvs in self.loop.releases.values() for recv in recvs}
+        for recv in used & self.store.slots.keys():
             readers = self.loop.readers.get(recv, ())
             if not all(self.transfers.is_sent(r, self.iteration) for r in readers):
                 start = self.clock()
@@ -277,9 +298,11 @@ class NodeRuntime:
         if step.payload == KV:
             return None
         if step.payload == QUERY:
-            group = self.meta.group_heads
-            return self.q[:, step.h_lo * group : step.h_hi * group].contiguous()
-        return kernels.pack_state(self.states[self.loop.after[row][0]])
+            return self._queries(row, step)[0].contiguous()
+        source = next(r for r in self.loop.after[row] if r in self.states or r in self.loop.deps.get(row, ()))
+        if source in self.states:
+            return kernels.pack_state(self.states[source])
+        return self.transfers.buffer(source, self.iteration)
 
     def _compute(self, row: int, step: Step) -> None:
         start = self.clock()
@@ -311,27 +334,37 @@ class NodeRuntime:
         return kernels.attend_spans(q, spans, runs, self.scale)
 
     def _queries(self, row: int, step: Step) -> tuple[Tensor, list[tuple[int, int]]]:
+        """The queries [T, heads, d] that a row attends or sends, and their spans: own ones, or those received."""
         group = self.meta.group_heads
         if step.q == self.node or step.stage == DECODE:
             return self.q[:, step.h_lo * group : step.h_hi * group], self.spans
-        recv = next(r for r in self.loop.deps[row] if self.transfers.steps[r].payload == QUERY)
-        first = self.transfers.steps[recv].h_lo
-        q = self.transfers.buffer(recv, self.iteration)
-        return q[:, (step.h_lo - first) * group : (step.h_hi - first) * group], self.sched.spans(step.chunk, step.q)
+        spans = self.sched.spans(step.chunk, step.q)
+        recvs = [(r, self.transfers.steps[r]) for r in self.loop.deps[row]]
+        recvs = [(r, s) for r, s in recvs if s.payload == QUERY]
+        parts, lo = [], step.h_lo
+        while lo < step.h_hi:
+            recv, brought = next((r, s) for r, s in recvs if s.h_lo <= lo < s.h_hi)
+            hi = min(brought.h_hi, step.h_hi)
+            q = self.transfers.buffer(recv, self.iteration)
+            parts.append(q[:, (lo - brought.h_lo) * group : (hi - brought.h_lo) * group])
+            lo = hi
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1), spans
 
     def _merge(self, row: int, step: Step) -> None:
         inputs = [(self._state_of(r), self.transfers.steps[r]) for r in self.loop.after[row]]
-        cuts, group = self.meta.head_cuts, self.meta.group_heads
-        merged = []
-        for g in range(self.meta.num_groups):
-            states = [_heads(s, i, cuts[g], cuts[g + 1], group) for s, i in inputs if i.h_lo <= cuts[g] < i.h_hi]
-            if states:
-                merged.append(kernels.merge_states(states))
-        state = merged[0] if len(merged) == 1 else _join_heads(merged)
-        if step.q == self.node or step.stage == DECODE:
-            self.out.copy_(kernels.finish(state, self.out.dtype))
-        else:
-            self.states[row] = state
+        cuts, groups = self.meta.head_cuts, self.sched.groups(step.h_lo, step.h_hi)
+        merged = [self._merge_heads(inputs, cuts[g], cuts[g + 1]) for g in range(groups.start, groups.stop)]
+        self.states[row] = merged[0] if len(merged) == 1 else _join_heads(merged)
+        if row == self.loop.final_merge:
+            self.out.copy_(kernels.finish(self.states[row], self.out.dtype))
+
+    def _merge_heads(self, inputs: list[tuple[State, Step]], h_lo: int, h_hi: int) -> State:
+        group = self.meta.group_heads
+        states = [_heads(state, i, h_lo, h_hi, group) for state, i in inputs if i.h_lo <= h_lo < i.h_hi]
+        num_rows = len(inputs[0][0].lse)
+        return kernels.merge_states(
+            states or [kernels.empty_state(num_rows, (h_hi - h_lo) * group, self.meta.head_dim)]
+        )
 
     def _state_of(self, row: int) -> State:
         if self.transfers.steps[row].kind == RECV:

@@ -123,8 +123,13 @@ class Transfers:
         return True
 
     def is_sent(self, row: int, layer: int) -> bool:
-        """Say whether one layer of a started send has left its memory."""
+        """Say whether one layer of a started send has left its memory (`direct`: block until it has)."""
         keys = [(row, layer, g) for g in self.keys[row]]
+        if self.direct:
+            for key in [key for key in keys if key in self._handles]:
+                self._handles.pop(key).wait()
+                self._end(key, self.clock())
+            return True
         return all(key not in self._posted or self.arrivals.has(key) for key in keys)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
