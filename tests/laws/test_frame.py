@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcf.errors import LawError, ScheduleError
+from mcf.errors import LawError, ScheduleError, UserError
 from mcf.ref import run
 from mcf.schedule import Schedule, dump, from_bytes, parse, to_bytes, verify
 from mcf.schedule.schedule import Array
@@ -35,7 +35,7 @@ def right(sched: Schedule) -> bool:
 def refused_or_right(sched: Schedule) -> bool:
     try:
         verify(sched)
-    except ScheduleError as error:
+    except UserError as error:
         return "\n" not in str(error)
     return right(sched)
 

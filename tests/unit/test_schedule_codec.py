@@ -11,6 +11,7 @@ from mcf.testing import Recipe, random_schedule
 
 SCHED = random_schedule(Recipe(prompt_tokens=13, topology="ring", hand_over=True, max_new_tokens=2, seed=7))
 DATA = to_bytes(SCHED)
+META = json.loads(DATA[16 : 16 + int.from_bytes(DATA[8:16], "little")])["meta"]
 HEAD = 16 + int.from_bytes(DATA[8:16], "little")
 
 
@@ -70,6 +71,13 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         {"meta": {}},
         {"meta": []},
         {"meta": {"policy": "x", "num_nodes": 0}},
+        {"meta": META | {"num_nodes": 2.5}},
+        {"meta": META | {"num_nodes": True}},
+        {"meta": META | {"num_nodes": 2**40}},
+        {"meta": META | {"policy": 3}},
+        {"meta": META | {"budgets": [1.5, 2, 3]}},
+        {"meta": META | {"unknown": 1}},
+        {"meta": META | {"max_new_tokens": -1}},
     ],
 )
 def test_a_damaged_head_is_refused(changes: dict[str, object]) -> None:

@@ -35,8 +35,7 @@ def from_bytes(data: bytes) -> Schedule:
     size = int.from_bytes(data[8:16], "little")
     try:
         head = json.loads(data[16 : 16 + size])
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in head["meta"].items()}
-        meta = ScheduleMeta(**fields)
+        meta = ScheduleMeta(**{key: _meta_value(key, value) for key, value in head["meta"].items()})
         counts = _counts(head["counts"])
         routes = tuple(tuple((int(a), int(b)) for a, b in r) for r in head["routes"])
     except ScheduleError:
@@ -52,6 +51,15 @@ def from_bytes(data: bytes) -> Schedule:
         arrays.append(np.frombuffer(data, dtype=dtype, count=count, offset=at))
         at += count * dtype.itemsize
     return Schedule(meta=meta, pieces=arrays[0], owners=arrays[1], routes=routes, steps=arrays[2], after=arrays[3])
+
+
+def _meta_value(key: str, value: Any) -> Any:
+    """A meta value as JSON has it: text, a whole number or a list of whole numbers."""
+    if isinstance(value, str if key in ("policy", "topology") else int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, list) and all(type(v) is int for v in value):
+        return tuple(value)
+    raise ValueError(f"{key} is {value!r}")
 
 
 def _counts(values: list[int]) -> list[int]:

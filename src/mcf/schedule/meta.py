@@ -7,6 +7,7 @@ from mcf.errors import ScheduleError
 
 PAGE_TOKENS = 64
 UNLIMITED = -1
+MAX_NODES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,13 @@ class ScheduleMeta:
             *("num_nodes", "prompt_tokens", "chunk_tokens", "num_layers", "num_q_heads", "num_kv_heads", "head_dim"),
             *("kv_bytes", "act_bytes", "page_tokens", "stream_slots"),
         ):
-            if getattr(self, name) < 1:
-                raise ScheduleError(f"{name} is {getattr(self, name)}: expected at least 1")
+            if not 1 <= getattr(self, name) < 2**31:
+                raise ScheduleError(f"{name} is {getattr(self, name)}: expected at least 1 and less than 2**31")
+        for name in ("max_new_tokens", "buffer_bytes"):
+            if getattr(self, name) < 0:
+                raise ScheduleError(f"{name} is {getattr(self, name)}: expected at least 0")
+        if self.num_nodes > MAX_NODES:
+            raise ScheduleError(f"num_nodes is {self.num_nodes}: expected at most {MAX_NODES}")
         if self.num_q_heads % self.num_kv_heads:
             raise ScheduleError(f"{self.num_q_heads} query heads do not divide into {self.num_kv_heads} KV head groups")
         if not self.budgets:

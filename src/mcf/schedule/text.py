@@ -1,7 +1,7 @@
 """The text form: one line per step; `parse(dump(s)) == s`."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 
 import numpy as np
 
@@ -80,12 +80,12 @@ def line(step: tuple[int, ...], after: list[int] | None = None) -> str:
         a_lo,
         a_hi,
     ) = step
-    words = [f"n{node} {STAGE_NAMES[stage]} c{chunk} {KIND_NAMES[kind]}"]
+    words = [f"n{node} {_name(STAGE_NAMES, stage)} c{chunk} {_name(KIND_NAMES, kind)}"]
     if kind in (SEND, RECV):
-        words.append(PAYLOAD_NAMES[payload])
+        words.append(_name(PAYLOAD_NAMES, payload))
     words.append(f"c{c_lo}:{c_hi} m{m_lo}:{m_hi} h{h_lo}:{h_hi}")
     if hold:
-        words.append(HOLD_NAMES[hold])
+        words.append(_name(HOLD_NAMES, hold))
     if ahead:
         words.append(f"ahead={ahead}")
     if q != NONE:
@@ -101,6 +101,11 @@ def line(step: tuple[int, ...], after: list[int] | None = None) -> str:
     if after is not None and a_hi > a_lo:
         words.append("after=" + ",".join(map(str, after[a_lo:a_hi])))
     return " ".join(words)
+
+
+def _name(names: dict[int, str], code: int) -> str:
+    """Name of a code; the code itself where a damaged schedule has one that does not exist."""
+    return names.get(code, f"?{code}")
 
 
 def parse(text: str) -> Schedule:
@@ -139,28 +144,29 @@ class _Reader:
             key, value = rest.split("=", 1)
             self.meta[key] = value
         elif word == "piece":
-            c, n, span = rest.split()
-            self.pieces.append((int(c[1:]), int(n[1:]), *_pair(span)))
+            chunk, node, span = rest.split()
+            self.pieces.append((_tagged("c", chunk), _tagged("n", node), *_pair(span)))
         elif word == "owner":
-            self.owners.append(tuple(int(w[1:]) for w in rest.split()))
+            self.owners.append(tuple(_tagged(tag, w) for tag, w in zip("cmgn", rest.split(), strict=True)))
         elif word == "route":
-            self.routes.append(tuple((int(a), int(b)) for a, b in (e.split(">") for e in rest.split(","))))
+            self.routes.append(tuple((_whole(a), _whole(b)) for a, b in (e.split(">") for e in rest.split(","))))
         else:
-            self._step(int(word.rstrip(":")), rest.split())
+            self._step(_whole(word.removesuffix(":")), rest.split())
 
     def _step(self, number: int, words: list[str]) -> None:
         if number != len(self.rows):
             raise ValueError("rows are not in order")
         row = dict.fromkeys(STEP.names or (), NONE)
         row |= {"payload": 0, "hold": 0, "ahead": 0, "lane": 0}
-        row["node"], row["stage"], row["chunk"] = int(words[0][1:]), _CODES["stage"][words[1]], int(words[2][1:])
+        row["node"], row["chunk"] = _tagged("n", words[0]), _tagged("c", words[2])
+        row["stage"] = _CODES["stage"][words[1]]
         row["kind"] = kind = _CODES["kind"][words[3]]
         row["lane"] = int(kind in (SEND, RECV))
         rest = words[4:]
         if kind in (SEND, RECV):
             row["payload"] = _CODES["payload"][rest.pop(0)]
         for axis, word in zip("cmh", rest[:3], strict=True):
-            row[f"{axis}_lo"], row[f"{axis}_hi"] = _pair(word[1:])
+            row[f"{axis}_lo"], row[f"{axis}_hi"] = _pair(_untag(axis, word))
         row["after_lo"] = len(self.after)
         for word in rest[3:]:
             self._option(row, word)
@@ -173,13 +179,13 @@ class _Reader:
             return
         key, value = word.split("=")
         if key == "after":
-            self.after.extend(int(v) for v in value.split(","))
+            self.after.extend(_whole(v) for v in value.split(","))
         elif key == "q":
-            row["q"] = ALL if value == "all" else int(value)
+            row["q"] = ALL if value == "all" else _whole(value)
         elif key == "lane":
             row["lane"] = _CODES["lane"][value]
         else:
-            row[{"to": "dst", "from": "dst", "ahead": "ahead", "route": "route", "ref": "ref"}[key]] = int(value)
+            row[{"to": "dst", "from": "dst", "ahead": "ahead", "route": "route", "ref": "ref"}[key]] = _whole(value)
 
     def schedule(self) -> Schedule:
         return Schedule(
@@ -198,7 +204,7 @@ def read_meta(raw: dict[str, str]) -> ScheduleMeta:
     for key in raw:
         if key not in known:
             raise ScheduleError(f"unknown meta key {key!r}: known are {', '.join(sorted(known))}")
-    missing = [k for k in ("policy", "num_nodes", "prompt_tokens") if k not in raw]
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in raw]
     if missing:
         raise ScheduleError(f"the schedule's meta lacks {', '.join(missing)}")
     return ScheduleMeta(**{k: _meta_value(k, v) for k, v in raw.items()})  # type: ignore[arg-type]
@@ -217,7 +223,25 @@ def _meta_value(key: str, value: str) -> object:
 
 def _pair(text: str) -> tuple[int, int]:
     lo, hi = text.split(":")
-    return int(lo), int(hi)
+    return _whole(lo), _whole(hi)
+
+
+def _tagged(tag: str, word: str) -> int:
+    return _whole(_untag(tag, word))
+
+
+def _untag(tag: str, word: str) -> str:
+    if not word.startswith(tag):
+        raise ValueError(f"{word} does not start with {tag}")
+    return word[1:]
+
+
+def _whole(text: str) -> int:
+    """A whole number that fits a column."""
+    value = int(text)
+    if not -(2**31) <= value < 2**31:
+        raise ValueError(f"{value} does not fit 32 bits")
+    return value
 
 
 def grid(sched: Schedule, *, mark: int | None = None, around: int = 6, width: int = 34) -> str:
