@@ -9,9 +9,11 @@ import pytest
 
 from mcf.dist.control import MESSAGES
 from mcf.dist.session import Session
-from mcf.errors import ScheduleError
+from mcf.errors import LawError, ScheduleError
+from mcf.schedule import verify
 from mcf.schedule.kv import STATE_NAMES, TRANSITIONS, next_state
 from mcf.schedule.laws import LAWS
+from mcf.testing import MUTATIONS, Recipe, break_schedule, random_schedule
 from pages import ROOT, read
 
 
@@ -59,3 +61,13 @@ def test_whatever_is_not_in_the_transition_table_raises() -> None:
             if (state, event) not in TRANSITIONS:
                 with pytest.raises(ScheduleError, match=f"cannot {event}"):
                     next_state(state, event)
+
+
+@pytest.mark.parametrize("law", ["V4", "V7"])
+def test_a_broken_law_is_quoted_above_the_grid(law: str) -> None:
+    mutation = next(m for m in MUTATIONS if m.law == law)
+    broken = next(b for seed in range(100) if (b := break_schedule(random_schedule(Recipe(seed=seed)), mutation, seed)))
+    with pytest.raises(LawError) as caught:
+        verify(broken.schedule)
+    assert caught.value.grid.splitlines()[0] == f"{law}: {LAWS[law]}"
+    assert ">> " in caught.value.grid

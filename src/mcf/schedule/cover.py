@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mcf.errors import LawError
+from mcf.schedule.laws import above
 from mcf.schedule.passes import gather_after
 from mcf.schedule.schedule import Array, Schedule
 from mcf.schedule.steps import ALL, ATTEND, DECODE, MERGE, RECV
@@ -21,7 +22,7 @@ def check_coverage(sched: Schedule) -> None:
     for row in final:
         problem = cover.problem(row)
         if problem:
-            raise LawError("V7", problem, row=row, grid=grid(sched, mark=row))
+            raise LawError("V7", problem, row=row, grid=above("V7", grid(sched, mark=row)))
 
 
 def _final_merges(sched: Schedule) -> list[int]:
@@ -44,7 +45,7 @@ def _check_complete(sched: Schedule, final: list[int]) -> None:
         row = int(near[-1]) if len(near) else None
         times = f"{count[chunk, node]} times: expected {expected[chunk, node]}"
         text = f"node {node} merges its queries of chunk {chunk} {times}"
-        raise LawError("V7", text, row=row, grid=grid(sched, mark=row) if row is not None else "")
+        raise LawError("V7", text, row=row, grid=above("V7", grid(sched, mark=row)) if row is not None else "")
 
 
 class _Cover:

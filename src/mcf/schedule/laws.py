@@ -16,3 +16,8 @@ LAWS: dict[str, str] = {
     "V8": "each hop of a route is a link of the topology, and a route leads from its sender to its receivers",
 }
 SPEC = "spec"  # the law that `LawError` names for a row that breaks the rule table of spec.py
+
+
+def above(law: str, grid: str) -> str:
+    """Put the law in words above a grid: what a person reads below the one line of a `LawError`."""
+    return f"{law}: {LAWS[law]}\n{grid}"

@@ -14,6 +14,7 @@ from mcf.schedule.cover import check_coverage
 from mcf.schedule.deadlock import early_forwards, last_uses, stuck_rows, use_pairs
 from mcf.schedule.frame import check_frame
 from mcf.schedule.kv import ABSENT, DRAINING, STATE_NAMES, STREAMED, VALID
+from mcf.schedule.laws import above
 from mcf.schedule.passes import gather_after, group_keys, recv_table
 from mcf.schedule.schedule import Array, Schedule
 from mcf.schedule.spec import check
@@ -102,7 +103,7 @@ def verify(sched: Schedule) -> Report:
 
 
 def _break(sched: Schedule, law: str, text: str, row: int) -> NoReturn:
-    raise LawError(law, text, row=row, grid=grid(sched, mark=row))
+    raise LawError(law, text, row=row, grid=above(law, grid(sched, mark=row)))
 
 
 def _check_routes(sched: Schedule) -> None:
