@@ -1,0 +1,116 @@
+"""`mcf plan` and `mcf show`: a schedule in numbers, in words, and judged."""
+
+import re
+
+import pytest
+
+from command import check_json
+from mcf.cli import main
+from mcf.schedule import grid, parse, verify
+
+PLAN = ("--prompt-tokens", "500", "--workers", "3", "--chunk-tokens", "64", "--max-tokens", "16", "--kv-memory", "1MiB")
+
+
+@pytest.fixture
+def saved(toy, tmp_path, capsys):
+    path = tmp_path / "plan.txt"
+    assert main(["plan", str(toy), *PLAN, "--save", str(path)]) == 0
+    capsys.readouterr()
+    return path
+
+
+def test_the_table_names_what_the_replay_saw(toy, saved, capsys) -> None:
+    assert main(["plan", str(toy), *PLAN]) == 0
+    table = capsys.readouterr().out
+    sched = parse(saved.read_text(encoding="utf-8"))
+    assert f"500 tokens in {sched.meta.num_chunks} chunks of 64" in table
+    assert f"{len(sched):,} in all" in table
+    assert table.count("1 MiB") == 3  # each node's budget
+    for words in ("new KV", "fetched KV", "queries", "states", "per token", "replica factor", "reserve"):
+        assert words in table
+
+
+def test_json_has_the_documented_keys_and_the_schedules_numbers(toy, saved, capsys) -> None:
+    assert main(["plan", str(toy), *PLAN, "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    found = check_json(out, "plan")
+    sched = parse(saved.read_text(encoding="utf-8"))
+    report = verify(sched)
+    assert found["peak_kv_bytes"] == list(report.peak_bytes)
+    assert found["bytes"] == report.traffic
+    assert found["replica_factor"] == list(report.replica_factor)
+    assert sum(found["num_rows"].values()) == len(sched)
+    assert sum(found["tokens_per_worker"]) == 500
+    assert found["kv_budget_bytes"] == 2**20
+
+
+def test_no_budget_is_null(toy, capsys) -> None:
+    assert main(["plan", str(toy), "--prompt-tokens", "100", "--json"]) == 0
+    assert check_json(capsys.readouterr().out, "plan")["kv_budget_bytes"] is None
+
+
+def test_a_prompt_that_fills_the_window_can_be_planned(toy, capsys) -> None:
+    assert main(["plan", str(toy), "--prompt-tokens", "512", "--json"]) == 0
+    assert check_json(capsys.readouterr().out, "plan")["max_tokens"] == 0
+
+
+def test_weights_are_not_looked_at(toy, tmp_path, capsys) -> None:
+    (tmp_path / "config.json").write_bytes((toy / "config.json").read_bytes())
+    assert main(["plan", str(tmp_path), "--prompt-tokens", "100"]) == 0
+
+
+def test_the_demo_model_is_planned_from_its_header(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("MCF_CACHE", str(tmp_path / "cache"))
+    assert main(["plan", "demo", "--prompt-tokens", "8k", "--workers", "4", "--kv-memory", "256MiB"]) == 0
+    assert "46,080 bytes per token" in capsys.readouterr().out
+    assert not (tmp_path / "cache").exists()
+
+
+def test_show_prints_every_step_and_the_grid(saved, capsys) -> None:
+    assert main(["show", str(saved)]) == 0
+    text = saved.read_text(encoding="utf-8")
+    assert capsys.readouterr().out == f"{text}\n{grid(parse(text))}\n"
+
+
+def test_verify_reports_a_sound_schedule(saved, capsys) -> None:
+    assert main(["show", str(saved), "--verify"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("keeps the laws V1-V8\n")
+    assert "peak" in out
+
+
+def test_verify_names_the_broken_law_the_row_and_the_grid(saved, capsys) -> None:
+    text = saved.read_text(encoding="utf-8")
+    saved.write_text(re.sub(r"^meta budgets=.*$", "meta budgets=1000,1000,1000", text, flags=re.MULTILINE))
+    assert main(["show", str(saved), "--verify"]) == 2
+    out, err = capsys.readouterr()
+    first, head, *rows = err.splitlines()
+    assert out == ""
+    assert re.match(r"error: V4 broken \(row \d+\): ", first)
+    assert head.split() == ["pos", "node", "0", "node", "1", "node", "2"]
+    assert len([row for row in rows if ">> " in row]) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("mcf-schedule 1", "mcf-schedule 9"), "expected a first line 'mcf-schedule 1'"),
+        (("produce", "prodigy"), "of the schedule cannot be read"),
+        (("meta policy=", "meta polity="), "unknown meta key 'polity'"),
+        (("meta num_nodes=3", "meta num_nodes=x"), "expected a whole number"),
+    ],
+)
+def test_a_damaged_schedule_is_one_line(saved, capsys, change, words) -> None:
+    saved.write_text(saved.read_text(encoding="utf-8").replace(*change, 1))
+    assert main(["show", str(saved), "--verify"]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_files_that_cannot_be_saved_or_shown(toy, tmp_path, capsys) -> None:
+    assert main(["plan", str(toy), "--prompt-tokens", "9", "--save", str(tmp_path)]) == 2
+    assert "cannot write the schedule" in capsys.readouterr().err
+    assert main(["show", str(tmp_path / "none")]) == 2
+    assert "expected a schedule saved by `mcf plan --save`" in capsys.readouterr().err
