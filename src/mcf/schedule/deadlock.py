@@ -85,7 +85,8 @@ def early_forwards(sched: Schedule, pairs: tuple[Array, Array]) -> Array:
 def _query_edges(sched: Schedule, keys: Array) -> tuple[Array, Array]:
     s, num = sched.steps, len(sched.steps)
     recvs = np.flatnonzero((s["kind"] == RECV) & (s["payload"] == QUERY))
-    users = np.flatnonzero((s["kind"] == ATTEND) & (s["q"] != s["node"]) & (s["q"] >= 0))
+    reads = (s["kind"] == ATTEND) | ((s["kind"] == SEND) & (s["payload"] == QUERY))
+    users = np.flatnonzero(reads & (s["q"] != s["node"]) & (s["q"] >= 0))
     if not len(recvs) or not len(users):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     span = sched.meta.num_nodes
