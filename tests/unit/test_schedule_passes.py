@@ -2,6 +2,7 @@
 
 import pytest
 
+from mcf.cluster import Topology
 from mcf.schedule import Builder, Schedule, ScheduleMeta, contiguous, cut, dump, unicast, verify
 from mcf.schedule.passes import place_recvs, strip_recvs
 from mcf.schedule.steps import KEEP, STREAM
@@ -204,3 +205,29 @@ def test_unicast_forwards_queries_before_attends_and_states_at_the_end() -> None
     merge = plain.node_rows(0)[-1]
     inputs = [plain.step(r) for r in plain.after_of(merge)]
     assert [(i.m_lo, i.dst) for i in inputs] == [(0, -1), (1, 1), (2, 1)]
+
+
+def test_forwards_of_several_chunks_on_a_node_without_rows_keep_the_order_of_chunks() -> None:
+    # A ring of 5, 7 tokens in chunks of 3: some nodes have no tokens, and only pass multicasts on.
+    meta = ScheduleMeta(
+        policy="relay", num_nodes=5, prompt_tokens=7, chunk_tokens=3, num_layers=1, num_q_heads=2, num_kv_heads=1,
+        head_dim=4, topology="ring",
+    )  # fmt: skip
+    b, topology = Builder(meta, cut(7, 3, 5, contiguous)), Topology.parse("ring", 5)
+    for chunk in range(b.num_chunks):
+        for node in range(5):
+            others = [m for m in range(5) if m != node]
+            b.produce(node, chunk)
+            new = (chunk, chunk + 1)
+            route = topology.multicast(node, others)
+            b.send_kv(node, others, chunk, chunks=new, makers=(node, node + 1), hold=KEEP, route=route)
+            states = [b.attend(node, chunk, chunks=(0, chunk), makers=(0, 5))]
+            states += [b.attend(node, chunk, chunks=new, makers=(m, m + 1)) for m in range(5)]
+            b.merge(node, chunk, states)
+    for node in range(5):
+        for verb in (b.drain, b.free):
+            for makers in ((0, node), (node + 1, 5)):
+                verb(node, b.num_chunks, chunks=(0, b.num_chunks), makers=makers)
+    b.decode()
+    report = verify(unicast(b.build()))
+    assert report.replica_factor == (5.0, 5.0, 5.0)

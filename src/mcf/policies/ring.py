@@ -34,6 +34,7 @@ def _chunk(b: Builder, node: int, chunk: int) -> None:
 
 
 def _pass_on(b: Builder, node: int, chunk: int, maker: int) -> None:
-    """Send a maker's history and new block on to the next node, as one stream where the buffer allows."""
-    for part in windows(b, (0, chunk + 1), maker):
-        b.send_kv(node, [(node + 1) % b.meta.num_nodes], chunk, chunks=part, makers=(maker, maker + 1))
+    """Send a maker's history and its new block on to the next node: one stream each where the buffer allows."""
+    for chunks in ((0, chunk), (chunk, chunk + 1)):
+        for part in windows(b, chunks, maker):
+            b.send_kv(node, [(node + 1) % b.meta.num_nodes], chunk, chunks=part, makers=(maker, maker + 1))

@@ -168,7 +168,7 @@ class Builder:
         """Give back the memory of draining copies before chunk `chunk` (chunk = C: in the converge section)."""
         return self._retire(FREE, node, chunk, chunks, makers, heads)
 
-    def decode(self, order: Sequence[int] | None = None) -> None:
+    def decode(self) -> None:
         """Write the decode template: every node computes the token, attends what it owns, and merges all states."""
         meta, nodes = self.meta, range(self.meta.num_nodes)
         chunk = meta.num_chunks
