@@ -69,7 +69,11 @@ def test_exactly_one_prompt(toy, tmp_path) -> None:
 
 def test_prompt_files_that_cannot_be_read(toy, tmp_path) -> None:
     (tmp_path / "latin").write_bytes(b"caf\xe9")
-    for name, words in (("none", "No such file"), (".", "Is a directory"), ("latin", "is not UTF-8 text (byte 0xe9 at 3)")):
+    for name, words in (
+        ("none", "No such file"),
+        (".", "Is a directory"),
+        ("latin", "is not UTF-8 text (byte 0xe9 at 3)"),
+    ):
         assert words in refusal("run", str(toy), "--prompt-file", str(tmp_path / name))
 
 

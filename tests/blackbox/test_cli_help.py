@@ -52,7 +52,14 @@ def test_each_command_explains_each_option(name: str) -> None:
 
 def test_help_states_units_and_defaults() -> None:
     text = " ".join(run_mcf("run", "--help").out.replace("│", " ").split())
-    for words in ("[default: 2]", "[default: mars-paper]", "256MiB", "(no limit)", "in tokens (1k = 1024)", "ui.perfetto.dev"):
+    for words in (
+        "[default: 2]",
+        "[default: mars-paper]",
+        "256MiB",
+        "(no limit)",
+        "in tokens (1k = 1024)",
+        "ui.perfetto.dev",
+    ):
         assert words in text
 
 
@@ -64,7 +71,9 @@ def test_the_version_is_printed_by_the_command_and_by_the_module() -> None:
 @pytest.mark.parametrize("args", [["--help"], ["plan", "{toy}", "--prompt-tokens", "100"]], ids=["help", "plan"])
 def test_help_and_plan_import_nothing_heavy(args: list[str], toy) -> None:
     line = [arg.format(toy=toy) for arg in args]
-    code = f"import sys; from mcf.cli import main; main({line!r}); print({{'torch', 'transformers'}} & set(sys.modules))"
+    code = (
+        f"import sys; from mcf.cli import main; main({line!r}); print({{'torch', 'transformers'}} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "set()"

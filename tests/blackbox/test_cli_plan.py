@@ -85,9 +85,10 @@ def test_verify_names_the_broken_law_the_row_and_the_grid(saved, capsys) -> None
     saved.write_text(re.sub(r"^meta budgets=.*$", "meta budgets=1000,1000,1000", text, flags=re.MULTILINE))
     assert main(["show", str(saved), "--verify"]) == 2
     out, err = capsys.readouterr()
-    first, head, *rows = err.splitlines()
+    first, law, head, *rows = err.splitlines()
     assert out == ""
     assert re.match(r"error: V4 broken \(row \d+\): ", first)
+    assert law.startswith("V4: no node exceeds its KV budget")
     assert head.split() == ["pos", "node", "0", "node", "1", "node", "2"]
     assert len([row for row in rows if ">> " in row]) == 1
 

@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 the run failed (a RunError, an internal error), or nobody 
 mistake in what was given (a UserError, or a command line that cannot be read); 130 Ctrl-C.
 """
 
+import errno
 import os
 import re
 import sys
@@ -57,6 +58,8 @@ def _report(error: Exception, *, is_debug: bool) -> int:
     if isinstance(error, McfError):
         grid = error.grid if isinstance(error, LawError) else ""
         return _say_error(str(error), grid=grid, code=error.exit_code)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return _say_error("no space left on the device: expected room for what is written; free some", code=1)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return _say_error(what, kind="internal error", hint="" if is_debug else "; run again with --debug", code=1)
 

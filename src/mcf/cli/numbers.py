@@ -54,7 +54,7 @@ def print_plan(stream: TextIO, sched: Schedule, report: Report) -> None:
         [
             ("policy", f"{meta.policy}, {meta.num_nodes} workers, topology {meta.topology}"),
             ("prompt", f"{meta.prompt_tokens:,} tokens in {meta.num_chunks} chunks of {meta.chunk_tokens:,}"),
-            ("answer", f"at most {meta.max_new_tokens:,} tokens"),
+            ("answer", f"at most {meta.max_new_tokens:,} tokens" if meta.max_new_tokens else "none planned"),
             ("KV cache", f"{token_bytes:,} bytes per token, {prompt_kv} for the prompt"),
             ("rows", ", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; {len(sched):,} in all"),
             ("prefill sends", traffic_text(report.traffic)),

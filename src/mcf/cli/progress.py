@@ -19,9 +19,9 @@ _STAGES = {
     "tokenizer": "reading the tokenizer",
     "convert": "converting the weights (once)",
     "download": "downloading the model",
-    LOAD: "starting workers and loading weights",
-    PREFILL: "prefill",
+    LOAD: "starting workers, loading weights",
 }
+_TEXT_WIDTH, _LEAST_BAR, _MOST_BAR = 70, 8, 40  # characters: a bar's texts, and what is left for the bar
 _IN_BYTES = ("hash", "convert", "download")
 Clock = Callable[[], float]
 
@@ -70,25 +70,26 @@ class LiveBars:
 
     def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
         self._clock, self._start_s = clock, 0.0
+        screen = console(stream)
+        bar = BarColumn(max(_LEAST_BAR, min(_MOST_BAR, screen.width - _TEXT_WIDTH)))
         words, detail = TextColumn("{task.description}"), TextColumn("{task.fields[detail]}")
-        columns = (SpinnerColumn(), words, BarColumn(), detail, TimeElapsedColumn())
-        self._bars = Progress(*columns, console=console(stream), redirect_stdout=False)
-        self._loading = self._bars.add_task("starting", total=None, detail="")
+        columns = (SpinnerColumn(), words, bar, detail, TimeElapsedColumn())
+        self._bars = Progress(*columns, console=screen, redirect_stdout=False)
+        self._loading = self._bars.add_task("loading", total=None, detail="starting")
         self._prefill: TaskID | None = None
         self._bars.start()
 
     def __call__(self, stage: str, done: float, total: float) -> None:
         """Move the bar of the stage."""
         if stage != PREFILL:
-            text = _amount(stage, total)
-            self._bars.update(self._loading, description=_words(stage), completed=done, total=total, detail=text)
+            text = f"{_words(stage)} ({_amount(stage, total)})"
+            self._bars.update(self._loading, completed=done, total=total, detail=text)
             return
         if self._prefill is None:
             self._start_s = self._clock()
-            self._prefill = self._bars.add_task(_words(stage), total=total, detail="")
-        self._bars.update(
-            self._prefill, completed=done, detail=prefill_text(done, total, self._clock() - self._start_s)
-        )
+            self._prefill = self._bars.add_task(PREFILL, total=total, detail="")
+        text = prefill_text(done, total, self._clock() - self._start_s)
+        self._bars.update(self._prefill, completed=done, detail=text)
 
     def stop(self) -> None:
         """Leave the bars as they are and give the terminal back."""

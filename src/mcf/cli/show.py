@@ -11,7 +11,7 @@ def show_command(file: str, *, is_verify: bool) -> None:
     """Print the schedule's lines and its grid, or the verdict. Raises UserError kinds; LawError carries the grid."""
     sched = parse(read_text(file, what="a schedule saved by `mcf plan --save`"))
     if not is_verify:
-        sys.stdout.write(f"{dump(sched)}\n{grid(sched)}\n")
+        sys.stdout.writelines(f"{line}\n" for text in (dump(sched), grid(sched)) for line in text.split("\n"))
         return
     report = verify(sched)
     print("keeps the laws V1-V8")

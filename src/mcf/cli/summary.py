@@ -23,7 +23,7 @@ def summary_rows(result: "Result") -> Rows:
         ("run", f"policy {result.policy}, {result.workers} workers, chunks of {result.chunk_tokens:,} tokens"),
         ("time to first token", _ttft_text(result)),
         ("prefill", f"{result.prompt_tokens:,} tokens, {result.prompt_tokens / result.ttft_s:,.0f} tokens/s"),
-        ("decode", f"{len(result.token_ids):,} tokens, {_decode_text(result)} ({end})"),
+        ("decode", f"{_decode_text(result)} ({end})"),
         ("bytes sent", traffic_text(result.bytes)),
         ("peak KV", _peak_text(result)),
         ("replica factor", _factor_text(result.replica_factor)),
@@ -40,8 +40,10 @@ def _ttft_text(result: "Result") -> str:
 
 
 def _decode_text(result: "Result") -> str:
-    later = len(result.token_ids) - 1  # the first came with prefill
-    return f"{later / result.decode_s:,.1f} tokens/s" if later and result.decode_s > 0 else "one token has no rate"
+    count = len(result.token_ids)
+    if count < 2 or result.decode_s <= 0:
+        return f"{count} token, too few for a rate"
+    return f"{count:,} tokens, {(count - 1) / result.decode_s:,.1f} tokens/s"  # the first came with prefill
 
 
 def _peak_text(result: "Result") -> str:
