@@ -42,7 +42,7 @@ def demo(root: Path, *args: str) -> tuple[list[str], str]:
 
 def test_the_prompt_is_the_document_and_then_the_question(checkout) -> None:
     args, said = demo(checkout)
-    assert args == "run demo --prompt-file - --workers 2 --kv-memory 256MiB".split()
+    assert args == ["run", "demo", "--prompt-file", "-", "--workers", "2", "--kv-memory", "256MiB"]
     question = (DATA / "demo_question.txt").read_text()
     assert (checkout / "stdin.txt").read_text() == (DATA / "ruth_jonah_daniel.txt").read_text() + question
     assert question.strip() in said
