@@ -67,6 +67,20 @@ def test_the_demo_model_is_planned_from_its_header(tmp_path, monkeypatch, capsys
     assert not (tmp_path / "cache").exists()
 
 
+def test_of_a_hub_model_only_the_config_is_fetched(toy, tmp_path, monkeypatch, capsys) -> None:
+    asked = []
+
+    def fetch(hub_id: str, *, allow_patterns: list[str], **options: object) -> str:
+        asked.append((hub_id, allow_patterns))
+        (tmp_path / "config.json").write_bytes((toy / "config.json").read_bytes())
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert main(["plan", "some/model", "--prompt-tokens", "100"]) == 0
+    assert asked == [("some/model", ["config.json"])]
+    assert "100 tokens in" in capsys.readouterr().out
+
+
 def test_show_prints_every_step_and_the_grid(saved, capsys) -> None:
     assert main(["show", str(saved)]) == 0
     text = saved.read_text(encoding="utf-8")

@@ -14,8 +14,9 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
 EXIT_CODE = 130
-LIMIT_S = 1.5
-_SHOW_CURSOR = "\x1b[?25h"  # a live bar hides it
+LIMIT_S = 1.0
+_STDERR = 2  # the descriptor itself: live bars put something else in the place of sys.stderr
+_SHOW_CURSOR = b"\x1b[?25h"  # a live bar hides it
 
 
 class QuickCtrlC:
@@ -53,8 +54,7 @@ class QuickCtrlC:
         raise KeyboardInterrupt
 
     def _leave(self) -> NoReturn:
-        if sys.stderr.isatty():
-            os.write(sys.stderr.fileno(), _SHOW_CURSOR.encode())
-        if not self._has_said.is_set():
-            os.write(2, b"interrupted\n")
+        words = b"" if self._has_said.is_set() else b"interrupted\n"
+        with suppress(OSError):
+            os.write(_STDERR, (_SHOW_CURSOR if os.isatty(_STDERR) else b"") + words)
         os._exit(EXIT_CODE)

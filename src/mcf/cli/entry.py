@@ -12,9 +12,6 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
-import typer
-
-from mcf.cli.app import app
 from mcf.cli.ctrl_c import EXIT_CODE, QuickCtrlC
 from mcf.errors import LawError, McfError
 
@@ -28,8 +25,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     with QuickCtrlC() as ctrl_c:
         try:
             return _invoke(args)
-        except typer.Exit as error:
-            return error.exit_code
         except KeyboardInterrupt:
             ctrl_c.say()
             return EXIT_CODE
@@ -41,13 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _invoke(args: list[str]) -> int:
+    import typer  # here, where Ctrl-C is minded already: it and what the commands need take a while
+
+    from mcf.cli.app import app
+
     command = typer.main.get_command(app)
     try:
         with command.make_context(PROGRAM, args) as context:
-            code = command.invoke(context)
+            command.invoke(context)
+    except typer.Exit as error:
+        return error.exit_code
     finally:
         sys.stdout.flush()  # here, where a reader that has left can still be told from a failure
-    return int(code or 0)
+    return 0
 
 
 def _report(error: Exception, *, is_debug: bool) -> int:
