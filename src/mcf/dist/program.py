@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mcf.schedule import Schedule
 from mcf.schedule.deadlock import last_uses, use_pairs
-from mcf.schedule.passes import group_keys
+from mcf.schedule.passes import group_keys, is_retire
 from mcf.schedule.steps import ALL, ATTEND, DRAIN, FREE, MERGE, NIC, NONE, PRODUCE, QUERY, RECV, SEND, STATE, Step
 
 
@@ -35,12 +35,13 @@ def loops(sched: Schedule, node: int) -> dict[tuple[int, int], Loop]:
     last = last_uses(sched, (recv, user))
     rows = sched.node_rows(node)
     mine = (recv >= rows.start) & (recv < rows.stop)
+    once = is_retire(sched.steps)
     out: dict[tuple[int, int], Loop] = {}
     for row in rows:
         step = sched.step(row)
         loop = out.setdefault((step.stage, step.chunk), Loop(chunk=step.chunk, stage=step.stage))
         (loop.retire if step.kind in (DRAIN, FREE) else loop.rows).append((row, step))
-        loop.after[row] = [r for r in sched.after_of(row) if keys[r] == keys[row]]
+        loop.after[row] = [r for r in sched.after_of(row) if keys[r] == keys[row] and not once[r]]
         if step.kind in (SEND, RECV):
             loop.max_ahead = max(loop.max_ahead, step.ahead)
         if step.kind == RECV and last[row] >= 0:

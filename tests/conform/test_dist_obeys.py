@@ -1,0 +1,133 @@
+"""The real runtime and the reference obey the same schedules in the same way, whatever order transfers end in."""
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jostle import jostle
+from mcf import policies
+from mcf.cluster import Cluster
+from mcf.model import ModelShape
+from mcf.policies import PlanRequest
+from mcf.ref import Outcome, run
+from mcf.schedule import Schedule, unicast
+from mcf.schedule.memory import peak_bytes
+from mcf.schedule.steps import KV, PREFILL, QUERY, SEND, STATE
+from mcf.testing import check_executor, random_qkv, random_schedule
+from mcf.testing.executors import standard_schedules
+from mcf.testing.localattention import LocalOutcome, local_attention
+from mcf.testing.strategies import recipes
+
+SHAPE = ModelShape(
+    name="tiny",
+    num_layers=2,
+    num_q_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    hidden_size=32,
+    intermediate_size=64,
+    vocab_size=64,
+    max_positions=4096,
+)
+TOLERANCE = 2e-5  # float32 against float64
+RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+Links = dict[tuple[int, int, int], int]
+
+
+def bytes_per_delivery(sched: Schedule, law: Outcome) -> Links:
+    """Payload bytes that the reference delivered, per (sender, receiver, purpose), however many links a route has."""
+    out: Counter[tuple[int, int, int]] = Counter()
+    events = law.trace.events[law.trace.events["payload_bytes"] > 0]
+    for event in events:
+        step = sched.step(int(event["row"]))
+        hops = len(sched.routes[step.route]) if step.route >= 0 else 1
+        out[step.node, step.dst, int(event["purpose"])] += int(event["payload_bytes"]) / hops
+    return dict(out)
+
+
+def assert_same(got: LocalOutcome, law: Outcome, sched: Schedule) -> None:
+    assert float(np.abs(got.out - law.out).max()) <= TOLERANCE
+    assert got.counters == bytes_per_delivery(sched, law)
+    assert got.peak_bytes == law.peak_bytes
+    for node, changes in enumerate(got.residency.changes):
+        for position in {change[0] for change in changes}:
+            have, want = got.residency.at(node, position), law.residency.at(node, position)
+            np.testing.assert_array_equal(have, want, err_msg=f"node {node} after row {position} of its list")
+    holder = np.full_like(law.certificate.holder, -1)
+    for node, directory in enumerate(got.certificate):
+        for block in directory:
+            holder[block["chunk"], block["maker"], block["group"]] = node
+            assert block["tokens"] == sched.tokens[block["chunk"], block["maker"]]
+    np.testing.assert_array_equal(holder, law.certificate.holder)
+    assert law.certificate.is_exact
+
+
+def check(sched: Schedule, seed: int | None) -> None:
+    tokens = sched.meta.max_new_tokens
+    tensors = random_qkv(sched.meta, decode_tokens=tokens)
+    law = run(sched, *tensors, decode_tokens=tokens)
+    assert_same(local_attention(sched, *tensors, decode_tokens=tokens, seed=seed), law, sched)
+
+
+def unicast_in_float32(sched: Schedule) -> Schedule:
+    plain = unicast(sched)
+    return plain.replace(meta=replace(plain.meta, kv_bytes=4, act_bytes=4))
+
+
+@given(recipe=recipes(), seed=st.integers(0, 2**20))
+@settings(RELAXED, max_examples=100)
+def test_random_schedules_are_obeyed_as_the_reference_obeys_them(recipe, seed):
+    check(unicast_in_float32(random_schedule(recipe)), seed)
+
+
+@given(recipe=recipes(max_chunk=6), seed=st.integers(0, 2**20))
+@settings(RELAXED, max_examples=25)
+def test_rows_in_any_legal_order_are_obeyed(recipe, seed):
+    check(jostle(unicast_in_float32(random_schedule(recipe)), Random(seed), 20), seed)
+
+
+@pytest.mark.parametrize("name", standard_schedules())
+@pytest.mark.parametrize("seed", [None, 1])
+def test_standard_schedules(name, seed):
+    check(unicast_in_float32(standard_schedules()[name]), seed)
+
+
+@pytest.mark.parametrize("policy", policies.NAMES)
+@pytest.mark.parametrize("num_nodes", [1, 2, 3, 4])
+def test_every_policy_under_every_budget(num_nodes, policy):
+    request = PlanRequest(
+        shape=SHAPE,
+        cluster=Cluster.uniform("switch", num_nodes),
+        prompt_tokens=150,
+        chunk_tokens=40,
+        max_new_tokens=4,
+    )
+    least = policies.least_budget(policy, request)
+    most = int(peak_bytes(policies.plan(policy, request)).max())
+    for seed, budget in enumerate((least, (least + most) // 2, None)):
+        cluster = Cluster.uniform("switch", num_nodes, kv_budget_bytes=budget)
+        check(unicast(policies.plan(policy, replace(request, cluster=cluster))), seed)
+
+
+def test_the_runtime_passes_the_shipped_check_of_executors():
+    on_switch = {name: sched for name, sched in standard_schedules().items() if sched.meta.topology == "switch"}
+    assert check_executor(local_attention, on_switch, expand=unicast_in_float32) == len(on_switch) > 6
+
+
+@pytest.mark.parametrize("payload", [KV, QUERY, STATE])
+def test_the_standard_schedules_forward_every_payload(payload):
+    """A forward: sent by a node that has received it."""
+    forwards = 0
+    for sched in standard_schedules().values():
+        s = unicast(sched).steps
+        sends = s[(s["kind"] == SEND) & (s["payload"] == payload) & (s["stage"] == PREFILL)]
+        if payload == KV:
+            forwards += int(((sends["m_hi"] <= sends["node"]) | (sends["m_lo"] > sends["node"])).sum())
+        else:
+            forwards += int((sends["q"] != sends["node"]).sum())
+    assert forwards > 0
