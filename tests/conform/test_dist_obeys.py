@@ -15,7 +15,7 @@ from mcf.cluster import Cluster
 from mcf.model import ModelShape
 from mcf.policies import PlanRequest
 from mcf.ref import Outcome, run
-from mcf.schedule import Schedule, unicast
+from mcf.schedule import Builder, Schedule, ScheduleMeta, cut, head_tail, unicast
 from mcf.schedule.memory import peak_bytes
 from mcf.schedule.steps import KV, PREFILL, QUERY, SEND, STATE
 from mcf.testing import check_executor, random_qkv, random_schedule
@@ -131,3 +131,41 @@ def test_the_standard_schedules_forward_every_payload(payload):
         else:
             forwards += int((sends["q"] != sends["node"]).sum())
     assert forwards > 0
+
+
+def queries_by_head_group() -> Schedule:
+    """Nobody moves KV: each node attends everybody's queries, which come in two head groups."""
+    meta = ScheduleMeta(
+        policy="queries",
+        num_nodes=3,
+        prompt_tokens=23,
+        chunk_tokens=9,
+        num_layers=3,
+        num_q_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        head_cuts=(0, 1, 2),
+        max_new_tokens=5,
+    )
+    b = Builder(meta, cut(meta.prompt_tokens, meta.chunk_tokens, meta.num_nodes, head_tail))
+    for chunk in range(b.num_chunks):
+        for node in range(3):
+            b.produce(node, chunk)
+            for heads in ((0, 1), (1, 2)):
+                b.send_query(node, [n for n in range(3) if n != node], chunk, heads=heads)
+        for q in range(3):
+            b.merge(q, chunk, [state for node in range(3) for state in states_at(b, node, q, chunk)])
+    b.decode()
+    return b.build()
+
+
+def states_at(b: Builder, node: int, q: int, chunk: int) -> list[int | None]:
+    spans = ((0, 2),) if node == q or chunk % 2 else ((0, 1), (1, 2))
+    block = {"chunks": (0, chunk + 1), "makers": (node, node + 1)}
+    rows = [b.attend(node, chunk, q=q, heads=heads, **block) for heads in spans]
+    return rows if node == q else [b.send_state(node, [q], chunk, of=row) for row in rows]
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_queries_may_come_in_head_groups(seed):
+    check(unicast_in_float32(queries_by_head_group()), seed)
