@@ -79,8 +79,11 @@ def test_a_prompt_longer_than_the_window_is_never_cut(toy) -> None:
     assert "has a window of 512, prompt and answer together; shorten the prompt by at least" in done.error
 
 
-def test_memory_that_cannot_hold_the_plan_is_told_by_how_much(toy) -> None:
-    done = mcf("run", str(toy), "--prompt", PROMPT, "--kv-memory", "16KiB")
+def test_impossible_memory_is_refused_before_any_weight_moves(toy) -> None:
+    """Bug S16: five workers, too little memory: the limit and what is missing, not a broken connection."""
+    args = ("--prompt", "some words " * 20, "--workers", "5", "--kv-memory", "8KiB")
+    done = mcf("run", str(toy), *args, MCF_FAULT="kill:rank=0:phase=loading")  # loading would end with exit code 1
     assert (done.code, done.out, done.left) == (2, "", [])
-    assert "got a KV budget of 16 KiB on node 0" in done.error
+    assert "got a KV budget of 8 KiB on node 0" in done.error
     assert "bytes) more" in done.error
+    assert "connection" not in done.error

@@ -125,6 +125,7 @@ def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result"
         chunk_tokens=options.chunk_tokens,
         dtype=options.dtype,
         on_progress=progress,
+        before_weights=lambda llm: llm.prepare(options.prompt, max_tokens=options.max_tokens, raw=options.is_raw),
     ) as llm:
         return llm.generate(
             options.prompt,

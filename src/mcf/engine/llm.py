@@ -36,6 +36,7 @@ def load(
     chunk_tokens: str | int = AUTO,
     dtype: str = "float32",
     on_progress: OnProgress | None = None,
+    before_weights: Callable[["LLM"], object] | None = None,
     fault: str | None = None,
     poison: bool = False,
 ) -> "LLM":
@@ -43,8 +44,9 @@ def load(
 
     `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text
     such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto".
-    `on_progress(stage, done, total)` reports `hash`, `tokenizer`, `convert`, `download` and `load`. `fault` and
-    `poison` are for tests. Raises UserError and RunError kinds.
+    `on_progress(stage, done, total)` reports `hash`, `tokenizer`, `convert`, `download`, `load`. `before_weights(llm)`
+    is called when prompts can be encoded and planned but no weight has moved: what it raises ends the loading. `fault`
+    and `poison` are for tests. Raises UserError and RunError kinds.
     """
     check_policy(policy)
     check_workers(workers)
@@ -60,8 +62,7 @@ def load(
         tokenizer = pool.submit(load_tokenizer, source)
         world = World.start(workers, num_threads_per_worker=threads_per_worker(workers), fault=fault)
         try:
-            _load_workers(world, source, dtype, report)
-            return LLM(
+            llm = LLM(
                 world,
                 source,
                 shape,
@@ -71,6 +72,10 @@ def load(
                 chunk_tokens=chunk,
                 poison=poison,
             )
+            if before_weights is not None:
+                before_weights(llm)
+            _load_workers(world, source, dtype, report)
+            return llm
         except BaseException:
             world.close()
             raise
@@ -155,13 +160,17 @@ class LLM:
         after which the workers are gone.
         """
         start = time.monotonic()
-        if max_tokens < 1:
-            raise UserError(f"got max_tokens {max_tokens}: expected at least 1")
         sampler = Sampler(temperature=temperature, top_p=top_p, seed=seed)
-        ids = self._ids(prompt, raw)
-        plan = self.plan(len(ids), max_tokens)
+        ids, plan = self.prepare(prompt, max_tokens=max_tokens, raw=raw)
         stop_ids = frozenset() if ignore_eos else self.tokenizer.eos_ids
         return _Request(self, ids, plan, sampler, stop_ids, start).run(on_text or _ignore, on_progress or _silent)
+
+    def prepare(self, prompt: str | list[int], *, max_tokens: int = 64, raw: bool = False) -> tuple[list[int], Plan]:
+        """Check a request: its token ids and verified plan, without running anything. Raises as `generate`."""
+        if max_tokens < 1:
+            raise UserError(f"got max_tokens {max_tokens}: expected at least 1")
+        ids = self._ids(prompt, raw)
+        return ids, self.plan(len(ids), max_tokens)
 
     def _ids(self, prompt: str | list[int], raw: bool) -> list[int]:
         if isinstance(prompt, str) and not prompt.strip():
