@@ -10,9 +10,7 @@ import pytest
 
 import mcf
 from mcf import policies
-from mcf.engine import llm as llm_module
 from mcf.engine.llm import LLM
-from mcf.engine.sampler import Sampler
 from mcf.errors import InfeasibleError, PromptError
 from product import BUDGETS, CHUNKS, PROMPTS, Cell, all_pairs, check_answer, named, planned_bytes, tiny_llama
 
@@ -39,20 +37,6 @@ def world_of(toy):
     yield world
     for llm in worlds.values():
         llm.close()
-
-
-@pytest.fixture
-def seen_logits(monkeypatch):
-    """The logits that were sampled from, in order."""
-    seen: list[np.ndarray] = []
-
-    class Recording(Sampler):
-        def pick(self, logits):
-            seen.append(logits)
-            return super().pick(logits)
-
-    monkeypatch.setattr(llm_module, "Sampler", Recording)
-    return seen
 
 
 def selection(num_nodes: int) -> list[Cell]:

@@ -1,0 +1,21 @@
+"""Fixtures of tests that run whole requests on worker processes."""
+
+import numpy as np
+import pytest
+
+from mcf.engine import llm
+from mcf.engine.sampler import Sampler
+
+
+@pytest.fixture
+def seen_logits(monkeypatch):
+    """The logits [V] that ids were picked from, in order."""
+    seen: list[np.ndarray] = []
+
+    class Recording(Sampler):
+        def pick(self, logits):
+            seen.append(logits)
+            return super().pick(logits)
+
+    monkeypatch.setattr(llm, "Sampler", Recording)
+    return seen
