@@ -12,6 +12,7 @@ import pytest
 from mcf import policies
 from mcf.engine.planner import Plan, make_plan
 from mcf.errors import InfeasibleError, PromptError
+from mcf.schedule import PAGE_TOKENS
 from mcf.schedule.steps import DRAIN, PREFILL
 from mcf.testing.localrun import run_local
 from product import (
@@ -137,3 +138,13 @@ def test_forced_ids_are_fed_in_place_of_the_picked_ones(toy):
     forced = run_local(toy.model, plan, case.ids, max_new_tokens=4, forced=other)
     np.testing.assert_array_equal(forced.logits[0], free.logits[0])
     assert np.abs(forced.logits[1:] - free.logits[1:]).max() > 0.1
+
+
+@pytest.mark.parametrize("policy", policies.NAMES)
+def test_nothing_is_allocated_per_chunk(toy, policy):
+    """Two nodes: all lies in the pool. Three: a buffer per receiver and layer in flight, once."""
+    for num_nodes, most in ((2, 0), (3, 4)):
+        for budget in BUDGETS:
+            plan = toy.plan(Cell(num_nodes, policy, "7B+3", num_nodes * 2 * PAGE_TOKENS, budget), 3)
+            case = toy.case(plan.schedule.meta.prompt_tokens, 3)
+            assert max(run_local(toy.model, plan, case.ids, max_new_tokens=3).num_spills) <= most

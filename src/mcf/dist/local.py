@@ -3,7 +3,9 @@
 Like Gloo, a send ends only when its receive has been posted and the bytes have been copied. Unlike Gloo, a receive of
 another size or dtype than its send is an error. With a seed, transfers with different (src, dst, tag) arrive in an
 order drawn from the seed, as late as a waiter allows, and a posted receive is filled with 0xFF bytes (NaN in floats)
-until it arrives: a program that reads early or trusts an order that nobody promised fails.
+until it arrives: a program that reads early or trusts an order that nobody promised fails. With `hold_s` a transfer
+is held back, though somebody waits for it, until nothing has been posted for so long. Memory that is under way must be
+left alone: posting it again is an error.
 """
 
 import random
@@ -31,8 +33,15 @@ class _Post:
         self.rank = rank
         self.peer = peer
         self.what = what
+        self.is_recv = False
         self.is_done = False
         self.error = ""
+        self.start = tensor.data_ptr()
+        self.end = self.start + tensor.numel() * tensor.element_size()
+
+    def overlaps(self, other: "_Post") -> bool:
+        """Say whether two posts of one worker share memory."""
+        return self.start < other.end and other.start < self.end
 
     def wait(self) -> None:
         self.switch.wait(self)
@@ -70,9 +79,12 @@ def _deliver(send: _Post, recv: _Post) -> None:
 class _Switch:
     """Where sends meet receives. One lock for all of it."""
 
-    def __init__(self, *, seed: int | None, timeout_s: float) -> None:
+    def __init__(self, *, seed: int | None, timeout_s: float, hold_s: float) -> None:
         self._seed = seed
         self._timeout_s = timeout_s
+        self._hold_s = hold_s
+        self._num_events = 0
+        self._under_way: dict[int, list[_Post]] = defaultdict(list)
         self._changed = threading.Condition()
         self._lanes: dict[Key, _Lane] = defaultdict(_Lane)
         self._aborted = ""
@@ -83,6 +95,7 @@ class _Switch:
         post = _Post(self, tensor, rank=src, peer=dst, what=f"the send {src} -> {dst} tag {tag}")
         with self._changed:
             self._check_open(post)
+            self._check_memory(post, [p for p in self._under_way[src] if p.is_recv])
             self._lanes[key].sends.append(post)
             self._on_post(key)
         return post
@@ -90,10 +103,12 @@ class _Switch:
     def post_recv(self, key: Key, tensor: torch.Tensor) -> _Post:
         src, dst, tag = key
         post = _Post(self, tensor, rank=dst, peer=src, what=f"the receive {src} -> {dst} tag {tag}")
-        if self._seed is not None:
-            _bytes_of(tensor).fill_(0xFF)
+        post.is_recv = True
         with self._changed:
             self._check_open(post)
+            self._check_memory(post, self._under_way[dst])
+            if self._seed is not None:
+                _bytes_of(tensor).fill_(0xFF)
             self._lanes[key].recvs.append(post)
             self._on_post(key)
         return post
@@ -102,7 +117,7 @@ class _Switch:
         deadline_s = time.monotonic() + self._timeout_s
         with self._changed:
             while not post.is_done:
-                if not self._aborted and self._deliver_next():
+                if self._deliver_next():
                     continue
                 self._check_open(post)
                 if not self._changed.wait(deadline_s - time.monotonic()):
@@ -118,7 +133,16 @@ class _Switch:
             self._left.add(rank)
             self._changed.notify_all()
 
+    def _check_memory(self, post: _Post, others: list[_Post]) -> None:
+        found = [other for other in others if not other.is_done and post.overlaps(other)]
+        if found:
+            raise TransportError(f"{post.what} takes the memory of {found[0].what}, which has not ended")
+        mine = self._under_way[post.rank]
+        mine[:] = [other for other in mine if not other.is_done]
+        mine.append(post)
+
     def _on_post(self, key: Key) -> None:
+        self._num_events += 1
         if self._seed is None and self._lanes[key].is_ready():
             self._deliver_on(key)
         self._changed.notify_all()
@@ -132,10 +156,18 @@ class _Switch:
             raise LinkError(post.peer, "it has left")
 
     def _deliver_next(self) -> bool:
-        ready = [key for key, lane in self._lanes.items() if lane.is_ready()]
-        if ready:
-            self._deliver_on(min(ready, key=self._drawn_order))
-        return bool(ready)
+        """Deliver one transfer, or see that others are still at work; False when there is none to deliver."""
+        if self._aborted or not self._ready():
+            return False
+        before = self._num_events
+        if self._hold_s:
+            self._changed.wait(self._hold_s)
+        if before == self._num_events and not self._aborted:
+            self._deliver_on(min(self._ready(), key=self._drawn_order))
+        return True
+
+    def _ready(self) -> list[Key]:
+        return [key for key, lane in self._lanes.items() if lane.is_ready()]
 
     def _drawn_order(self, key: Key) -> float:
         return random.Random(f"{self._seed} {key} {self._lanes[key].num_delivered}").random()
@@ -143,6 +175,7 @@ class _Switch:
     def _deliver_on(self, key: Key) -> None:
         lane = self._lanes[key]
         lane.num_delivered += 1
+        self._num_events += 1
         _deliver(lane.sends.popleft(), lane.recvs.popleft())
         self._changed.notify_all()
 
@@ -170,10 +203,15 @@ class LocalTransport(Meter):
 
 
 class LocalWorld:
-    """`num_ranks` connected transports. `seed` None delivers at once; a number delays and reorders (see above)."""
+    """`num_ranks` connected transports. `seed` None delivers at once; a number delays and reorders (see above).
 
-    def __init__(self, num_ranks: int, *, seed: int | None = None, timeout_s: float = 60.0) -> None:
-        self._switch = _Switch(seed=seed, timeout_s=timeout_s)
+    `hold_s` needs a seed.
+    """
+
+    def __init__(
+        self, num_ranks: int, *, seed: int | None = None, timeout_s: float = 60.0, hold_s: float = 0.0
+    ) -> None:
+        self._switch = _Switch(seed=seed, timeout_s=timeout_s, hold_s=hold_s)
         self.transports = tuple(
             LocalTransport(self._switch, rank=rank, world_size=num_ranks) for rank in range(num_ranks)
         )

@@ -37,11 +37,18 @@ class Meter:
     def __init__(self) -> None:
         self.in_use_bytes = 0
         self.peak_bytes = 0
+        self.spilled_bytes = 0
+        self.num_spills = 0
 
     def take(self, num_bytes: int) -> None:
         """Count bytes as in use."""
         self.in_use_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.in_use_bytes)
+
+    def spill(self, num_bytes: int) -> None:
+        """Count bytes that had to be allocated outside the preallocated memory: staging, and what did not fit."""
+        self.spilled_bytes += num_bytes
+        self.num_spills += 1
 
     def give(self, num_bytes: int) -> None:
         """Count bytes as given back."""
@@ -154,12 +161,36 @@ def join_runs(runs: Iterable[Run]) -> Iterator[Run]:
         yield last
 
 
-class SlotBuffer:
-    """Stream slots: first-fit spans of a flat element buffer; what fragmentation keeps out gets a buffer of its own."""
+class Spare:
+    """Buffers beside the pool, for what does not lie together in it. They are kept and lent again, and counted once."""
 
-    def __init__(self, capacity_bytes: int, dtype: torch.dtype, meter: Meter) -> None:
+    def __init__(self, dtype: torch.dtype, meter: Meter) -> None:
+        self.dtype, self.meter = dtype, meter
+        self.idle: list[Tensor] = []
+        self.lent: dict[int, Tensor] = {}
+
+    def take(self, num_elements: int) -> Tensor:
+        """A 1-D tensor of that many elements: of the smallest idle buffer that holds them, or of a new one."""
+        fitting = [i for i, buffer in enumerate(self.idle) if len(buffer) >= num_elements]
+        if fitting:
+            buffer = self.idle.pop(min(fitting, key=lambda i: len(self.idle[i])))
+        else:
+            buffer = torch.empty(1 << (num_elements - 1).bit_length(), dtype=self.dtype)
+            self.meter.spill(buffer.numel() * buffer.itemsize)
+        self.lent[buffer.data_ptr()] = buffer
+        return buffer[:num_elements]
+
+    def give(self, tensor: Tensor) -> None:
+        """Take back what `take` lent."""
+        self.idle.append(self.lent.pop(tensor.data_ptr()))
+
+
+class SlotBuffer:
+    """Stream slots: first-fit spans of a flat element buffer; what fragmentation keeps out lies in a spare buffer."""
+
+    def __init__(self, capacity_bytes: int, dtype: torch.dtype, meter: Meter, spare: Spare) -> None:
         self.flat = torch.empty(capacity_bytes // dtype.itemsize, dtype=dtype)
-        self.meter = meter
+        self.meter, self.spare = meter, spare
         self.free: list[Run] = [(0, len(self.flat))] if len(self.flat) else []
 
     def take(self, num_elements: int) -> tuple[Tensor, Run | None]:
@@ -169,12 +200,14 @@ class SlotBuffer:
             if size >= num_elements:
                 self.free[i] = (start + num_elements, size - num_elements)
                 return self.flat[start : start + num_elements], (start, num_elements)
-        return torch.empty(num_elements, dtype=self.flat.dtype), None
+        return self.spare.take(num_elements), None
 
     def give(self, tensor: Tensor, span: Run | None) -> None:
         """Give a span back."""
         self.meter.give(tensor.numel() * tensor.itemsize)
-        if span is not None:
+        if span is None:
+            self.spare.give(tensor)
+        else:
             self.free = list(join_runs(sorted([*(f for f in self.free if f[1]), span])))
 
 
@@ -190,7 +223,8 @@ class KvPool:
         for lo, hi in pairwise(cuts):
             page_bytes = meta.page_tokens * meta.kv_row_bytes(hi - lo) * meta.num_layers
             self.groups.append(PagePool(meta, hi - lo, -(-main_bytes // page_bytes), dtype, self.meter))
-        self.slots = SlotBuffer(slot_bytes, dtype, self.meter)
+        self.spare = Spare(dtype, self.meter)
+        self.slots = SlotBuffer(slot_bytes, dtype, self.meter, self.spare)
         if fill is not None:
             for group in self.groups:
                 group.kv.fill_(fill)
@@ -200,6 +234,16 @@ class KvPool:
     def peak_bytes(self) -> int:
         """High-water mark of bytes in use."""
         return self.meter.peak_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of buffers beside the pool so far."""
+        return self.meter.spilled_bytes
+
+    @property
+    def num_spills(self) -> int:
+        """Buffers allocated beside the pool so far."""
+        return self.meter.num_spills
 
     @property
     def in_use_bytes(self) -> int:

@@ -59,7 +59,7 @@ class Transfers:
         self._posted: dict[Key, float] = {}
         self._handles: dict[Key, Handle] = {}
         self._arrived: set[Key] = set()
-        self._staged: dict[Key, tuple[Tensor, list[Tensor]]] = {}
+        self._staged: dict[Key, tuple[Tensor, list[Tensor]]] = {}  # buffer, and where a receive's payload belongs
         self._buffers: dict[tuple[int, int], Tensor] = {}
 
     # -- posting --------------------------------------------------------------------------------------------------
@@ -74,8 +74,7 @@ class Transfers:
         for group, views in targets:
             tensor = views[0]
             if len(views) > 1:
-                tensor = torch.cat([torch.empty_like(v) for v in views])
-                self._staged[row, layer, group] = tensor, list(views)
+                tensor = self._stage((row, layer, group), views, is_target=True)
             tag = self._tag(step.ref, layer, group)
             self._post((row, layer, group), self.transport.irecv(tensor, step.dst, tag, purpose(step)))
 
@@ -83,7 +82,7 @@ class Transfers:
         """Post one layer of a send: KV from where it lies, or `payload` (queries or a packed state)."""
         parts: Sequence[tuple[int, Sequence[Tensor]]] = [(0, [payload])] if payload is not None else []
         for group, views in parts or list(self.store.wire_parts(step, layer)):
-            tensor = views[0] if len(views) == 1 else torch.cat(list(views))
+            tensor = views[0] if len(views) == 1 else self._stage((row, layer, group), views, is_target=False)
             start = self.clock()
             handle = self.transport.isend(tensor, step.dst, self._tag(row, layer, group), purpose(step))
             self._post((row, layer, group), handle)
@@ -188,15 +187,33 @@ class Transfers:
         """Take note of an ended transfer; scatter what was staged."""
         posted, step = self._posted.pop(key), self.steps[key[0]]
         if key in self._staged:
-            tensor, views = self._staged.pop(key)
-            for view, part in zip(views, torch.split(tensor, [len(v) for v in views]), strict=True):
-                view.copy_(part)
+            buffer, views = self._staged.pop(key)
+            at = 0
+            for view in views:
+                view.copy_(buffer[at : at + view.numel()].view(view.shape))
+                at += view.numel()
+            self.store.pool.spare.give(buffer)
         if step.kind == RECV:
             self._arrived.add(key)
             self.trace.event(
                 kind=RECV, lane=NIC, stage=step.stage, node=self.node, t_start=posted, t_end=end, row=key[0],
                 peer=step.dst, chunk=step.chunk, layer=key[1], purpose=purpose(step),
             )  # fmt: skip
+
+    def _stage(self, key: Key, views: Sequence[Tensor], *, is_target: bool) -> Tensor:
+        """A contiguous stand-in of scattered memory until its transfer ends, filled unless it is a receive's target."""
+        self._end_staged()
+        buffer = self.store.pool.spare.take(sum(view.numel() for view in views))
+        self._staged[key] = buffer, list(views) if is_target else []
+        tensor = buffer.view(-1, *views[0].shape[1:])
+        if not is_target:
+            torch.cat(list(views), out=tensor)
+        return tensor
+
+    def _end_staged(self) -> None:
+        """Give back the buffers of sends that have left."""
+        for key in [k for k in self._staged if self.steps[k[0]].kind == SEND and self.arrivals.has(k)]:
+            self._end(key, self.arrivals.pop(key))
 
     def _tag(self, send_row: int, layer: int, group: int) -> int:
         """One tag per send, layer and head group: both ends know all three."""

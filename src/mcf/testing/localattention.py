@@ -43,18 +43,25 @@ class LocalOutcome:
 
 
 def local_attention(
-    schedule: Schedule, q: Array, k: Array, v: Array, *, decode_tokens: int = 0, seed: int | None = None
+    schedule: Schedule,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    decode_tokens: int = 0,
+    seed: int | None = None,
+    hold_s: float = 0.0,
 ) -> LocalOutcome:
     """Run a legal schedule without multicast on given tensors, as `mcf.ref.run` does, but by the real runtime.
 
     q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d], T = `decode_tokens`; they are cast to the dtype that the schedule's KV
-    bytes stand for. `seed` delays and reorders transfers (see `LocalWorld`). Pools start as NaN.
+    bytes stand for. `seed` and `hold_s` delay and reorder transfers (see `LocalWorld`). Pools start as NaN.
     """
     report = verify(schedule)
     dtype = _DTYPES[schedule.meta.kv_bytes]
     tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(dtype) for x in (q, k, v)]
     out = torch.full_like(tensors[0], torch.nan, dtype=torch.float32)
-    world = LocalWorld(schedule.meta.num_nodes, seed=seed, timeout_s=_TIMEOUT_S)
+    world = LocalWorld(schedule.meta.num_nodes, seed=seed, timeout_s=_TIMEOUT_S, hold_s=hold_s)
 
     def run_node(transport: LocalTransport) -> _Worker:
         worker = _Worker(schedule, report, transport, tensors, out)

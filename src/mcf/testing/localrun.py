@@ -42,7 +42,8 @@ class LocalResult:
 
     `ids` [n] are the greedy ids and `logits` [n, V] float32 what they were picked from, along the `forced` ids where
     there are any. `counters` are bytes per (src, dst, purpose) at each node's transport, sends and receives. `peaks`
-    are the pools' high-water marks in bytes. `certificate` holds each node's own directory after convergence.
+    are the pools' high-water marks in bytes, `num_spills` the buffers allocated beside them. `certificate` holds each
+    node's own directory after convergence.
     """
 
     ids: list[int]
@@ -50,6 +51,7 @@ class LocalResult:
     counters: list[Counters]
     peaks: list[int]
     certificate: list[list[dict[str, int]]]
+    num_spills: list[int]
     traces: list[Trace] = field(repr=False)
 
     def sent_bytes(self) -> dict[str, int]:
@@ -123,6 +125,7 @@ class _Team:
             logits=np.stack([row.numpy() for row in rows]),
             counters=[dict(transport.counters) for transport in self.world.transports],
             peaks=[node.pool.peak_bytes for node in self.nodes],
+            num_spills=[node.pool.num_spills for node in self.nodes],
             certificate=certificate,
             traces=[node.trace() for node in self.nodes],
         )
