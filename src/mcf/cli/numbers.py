@@ -49,11 +49,12 @@ def print_plan(stream: TextIO, sched: Schedule, report: Report) -> None:
     meta, counts = sched.meta, count_rows(sched)
     token_bytes = meta.kv_row_bytes() * meta.num_layers
     prompt_kv = format_bytes(token_bytes * meta.prompt_tokens)
+    chunks = "1 chunk" if meta.num_chunks == 1 else f"{meta.num_chunks} chunks"
     print_pairs(
         stream,
         [
             ("policy", f"{meta.policy}, {meta.num_nodes} workers, topology {meta.topology}"),
-            ("prompt", f"{meta.prompt_tokens:,} tokens in {meta.num_chunks} chunks of {meta.chunk_tokens:,}"),
+            ("prompt", f"{meta.prompt_tokens:,} tokens in {chunks} of {meta.chunk_tokens:,}"),
             ("answer", f"at most {meta.max_new_tokens:,} tokens" if meta.max_new_tokens else "none planned"),
             ("KV cache", f"{token_bytes:,} bytes per token, {prompt_kv} for the prompt"),
             ("rows", ", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; {len(sched):,} in all"),
