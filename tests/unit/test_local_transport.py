@@ -155,3 +155,23 @@ def test_bad_posts_are_refused_and_not_counted(tensor, peer, tag, purpose, says)
         with pytest.raises(ValueError, match=says):
             post(tensor, peer, tag, purpose)
     assert not transport.counters
+
+
+def test_memory_that_is_under_way_cannot_be_posted_again():
+    memory = torch.zeros(8)
+    left, right = LocalWorld(2).transports
+    send = left.isend(memory[:4], 1, 0, NEW_KV)
+    left.isend(memory[2:6], 1, 1, NEW_KV)  # two may read the same
+    with pytest.raises(TransportError, match="the receive 1 -> 0 tag 2 takes the memory of the send 0 -> 1 tag 0"):
+        left.irecv(memory[3:5], 1, 2, NEW_KV)
+    right.irecv(torch.empty(4), 0, 0, NEW_KV)
+    send.wait()
+    left.irecv(memory[:2], 1, 2, NEW_KV)
+    with pytest.raises(TransportError, match="the send 0 -> 1 tag 3 takes the memory of the receive 1 -> 0 tag 2"):
+        left.isend(memory[:1], 1, 3, NEW_KV)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_transfers_that_are_held_back_all_arrive(seed):
+    got = LocalWorld(3, seed=seed, hold_s=0.0005).run(exchange)
+    assert got == [{peer: [float(peer)] * 5 for peer in range(3) if peer != rank} for rank in range(3)]

@@ -240,8 +240,10 @@ class NodeRuntime:
         return row in self.done and (step.kind != SEND or self.transfers.is_sent(row, layer))
 
     def _buffer_free(self, row: int, layer: int) -> bool:
-        """The buffer's queries or states of two layers ago have been forwarded."""
-        return all(self.transfers.is_sent(r, layer - 2) for r in self.loop.readers.get(row, ()))
+        """What the buffer held two layers ago has arrived and has been forwarded."""
+        old = layer - 2
+        readers = self.loop.readers.get(row, ())
+        return old < 0 or (self.transfers.is_here(row, old) and all(self.transfers.is_sent(r, old) for r in readers))
 
     def _slot_free(self, row: int, step: Step, layer: int) -> bool:
         """All releases that stand before this receive have happened, and its own slot is free again."""
