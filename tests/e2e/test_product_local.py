@@ -21,6 +21,7 @@ from product import (
     PROMPTS,
     Cell,
     Toy,
+    all_pairs,
     check_answer,
     check_certificate,
     directory_rows,
@@ -30,6 +31,12 @@ from product import (
 )
 
 NODES = (1, 2, 3, 4)
+WHOLE = (
+    "ring",
+    "gather",
+    "full",
+    "mars-paper",
+)  # policies whose whole matrix is run; a pairwise selection of the others
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +52,9 @@ def num_new_tokens(cell: Cell) -> int:
 def cells(num_nodes: int, policy: str) -> list[Cell]:
     """Distinct prompt lengths only; 0 tokens are refused elsewhere."""
     found = {}
-    for prompt, chunk, budget in product(PROMPTS, CHUNKS, BUDGETS):
+    factors = {"prompt": PROMPTS, "chunk": CHUNKS, "budget": BUDGETS}
+    rows = product(*factors.values()) if policy in WHOLE else (row.values() for row in all_pairs(factors))
+    for prompt, chunk, budget in rows:
         cell = Cell(num_nodes, policy, prompt, chunk, budget)
         if cell.prompt_tokens:
             found.setdefault((cell.prompt_tokens, chunk, budget), cell)
@@ -78,7 +87,7 @@ def test_every_cell_equals_one_process(toy, num_nodes, policy):
             if rows_of(plan) not in done:
                 done.add(rows_of(plan))
                 check_run(toy, plan, num_new)
-    assert len(done) > 20
+    assert len(done) > (20 if policy in WHOLE else 12)
 
 
 @pytest.mark.parametrize("policy", policies.NAMES)

@@ -38,7 +38,7 @@ def judged(name: str, asked: PlanRequest) -> tuple[Schedule, Report]:
 
 
 def test_names_are_those_of_the_command_line() -> None:
-    assert NAMES == ("ring", "gather", "full", "mars-paper")
+    assert NAMES == ("ring", "zigzag", "gather", "one-shot", "full", "pass-q", "mars-paper")
 
 
 @pytest.mark.parametrize(("name", "near"), [("mars_paper", "mars-paper"), ("rign", "ring"), ("Full", "full")])
@@ -71,7 +71,8 @@ def test_plans_are_legal(name: str, topology: str, num_nodes: int, tokens: int, 
 @given(asked=requests(), slack=st.floats(0, 2), seed=st.integers(0, 3))
 @settings(max_examples=25)
 def test_a_plan_fits_every_budget_that_it_accepts(name: str, asked: PlanRequest, slack: float, seed: int) -> None:
-    largest_block = -(-min(asked.chunk_tokens, asked.prompt_tokens) // asked.num_nodes)
+    chunk_tokens = asked.prompt_tokens if name == "one-shot" else asked.chunk_tokens
+    largest_block = -(-min(chunk_tokens, asked.prompt_tokens) // asked.num_nodes)
     assume(not asked.buffer_bytes or -(-largest_block // 64) * 64 * 128 <= asked.buffer_bytes)
     least = least_budget(name, asked)
     budgets = [int(least * (1 + slack * ((n * seed) % 4) / 3)) for n in range(asked.num_nodes)]
@@ -143,6 +144,71 @@ def test_ring_moves_what_eq_21_says() -> None:
     asked = request(4, 2048, 256)
     _, report = judged("ring", asked)
     assert sum(report.traffic.values()) == mars.C_ring(M_chunk=chunk_bytes(asked), N=4, C=8)
+
+
+def test_zigzag_moves_what_ring_moves_and_balances_the_work() -> None:
+    asked = request(4, 2048, 256)
+    ring, zigzag = judged("ring", asked), judged("zigzag", asked)
+    assert zigzag[1].traffic == ring[1].traffic
+    pairs = [visible_pairs(sched) for sched, _ in (ring, zigzag)]
+    assert pairs[0].sum() == pairs[1].sum()
+    assert np.ptp(pairs[0]) > 40_000
+    assert np.ptp(pairs[1]) == 0
+
+
+def visible_pairs(sched: Schedule) -> np.ndarray:
+    """[N] pairs (query, key) that each node's queries may see, of the whole prompt."""
+    out = np.zeros(sched.meta.num_nodes, dtype=np.int64)
+    lo, hi = (sched.pieces[name].astype(np.int64) for name in ("lo", "hi"))
+    np.add.at(out, sched.pieces["node"], (hi * (hi + 1) - lo * (lo + 1)) // 2)
+    return out
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 256, 5000])
+@every_topology
+def test_one_shot_is_one_chunk_whatever_was_asked(chunk_tokens: int, topology: str) -> None:
+    asked = request(4, 2048, chunk_tokens, topology=topology)
+    sched, report = judged("one-shot", asked)
+    assert sched.meta.chunk_tokens == 2048
+    assert sched.meta.num_chunks == 1
+    least = mars.C_full(M_chunk=chunk_bytes(replace(asked, chunk_tokens=2048)), N=4, C=1)
+    assert report.traffic == {"new_kv": least, "fetched_kv": 0, "query": 0, "state": 0}
+    assert report.replica_factor == (1.0,)
+
+
+def test_one_shot_cannot_be_cut_to_a_buffer() -> None:
+    with pytest.raises(InfeasibleError, match="enlarge the buffer or choose another policy") as caught:
+        plan("one-shot", request(4, 2048, 64, buffer_bytes=64 * 128))
+    assert caught.value.missing_bytes == 7 * 64 * 128
+
+
+@every_topology
+def test_pass_q_moves_queries_and_states_only(topology: str) -> None:
+    asked = request(4, 2048, 256, topology=topology)
+    sched, report = judged("pass-q", asked)
+    hops = 1 if topology == "switch" else 4 / 3  # a state on the way to the opposite node of four crosses two links
+    shape, sent = asked.shape, 2 * 2048 * 3  # tokens to three nodes, in two layers
+    assert report.traffic["query"] == sent * shape.num_q_heads * shape.head_dim * shape.act_bytes
+    assert report.traffic["state"] == sent * hops * shape.num_q_heads * (shape.head_dim + 2) * 4
+    assert report.traffic["new_kv"] == report.traffic["fetched_kv"] == 0
+    assert set(report.slot_bytes) == {0}
+    assert count_attends(sched) == {4}
+
+
+def test_pass_q_asks_only_nodes_that_hold_what_may_be_seen() -> None:
+    sched, report = judged("pass-q", request(4, 3, 3))
+    s = sched.steps
+    attends = s[(s["kind"] == ATTEND) & (s["stage"] == PREFILL)]
+    assert sorted(zip(attends["q"].tolist(), attends["node"].tolist(), strict=True)) == [
+        *((0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)),
+    ]
+    assert report.traffic["query"] == 2 * 3 * 4 * 8 * 4  # node 1's to node 0, node 2's to both
+
+
+def count_attends(sched: Schedule) -> set[int]:
+    """Attends of a node in a chunk: the numbers that occur."""
+    s = sched.steps[(sched.steps["kind"] == ATTEND) & (sched.steps["stage"] == PREFILL)]
+    return set(Counter(zip(s["node"].tolist(), s["chunk"].tolist(), strict=True)).values())
 
 
 def test_gather_moves_the_same_and_fetches_history() -> None:
@@ -237,13 +303,14 @@ def test_full_on_a_tight_budget_points_to_mars() -> None:
 # --- slots and buffers ---
 
 
-def test_a_ring_refuses_a_single_slot() -> None:
-    with pytest.raises(UserError, match=r"1 stream slot for policy ring on a switch of 3 nodes.*at least 2"):
-        plan("ring", request(3, stream_slots=1))
-    judged("ring", request(2, stream_slots=1))
+@pytest.mark.parametrize("name", ["ring", "zigzag"])
+def test_a_ring_refuses_a_single_slot(name: str) -> None:
+    with pytest.raises(UserError, match=rf"1 stream slot for policy {name} on a switch of 3 nodes.*at least 2"):
+        plan(name, request(3, stream_slots=1))
+    judged(name, request(2, stream_slots=1))
 
 
-@pytest.mark.parametrize("name", ["gather", "mars-paper"])
+@pytest.mark.parametrize("name", ["gather", "one-shot", "mars-paper"])
 def test_a_single_slot_needs_direct_links(name: str) -> None:
     sched, _ = judged(name, request(4, stream_slots=1))
     assert not sched.steps["ahead"].any()
@@ -251,7 +318,7 @@ def test_a_single_slot_needs_direct_links(name: str) -> None:
         plan(name, request(4, topology="ring", stream_slots=1))
 
 
-@pytest.mark.parametrize("name", ["ring", "gather", "mars-paper"])
+@pytest.mark.parametrize("name", ["ring", "zigzag", "gather", "mars-paper"])
 def test_streams_are_cut_to_the_buffer(name: str) -> None:
     whole, page = request(4, 2048, 256, alpha=0), 64 * 2 * 2 * 8 * 4
     cut = replace(whole, buffer_bytes=2 * page)

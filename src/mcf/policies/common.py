@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from mcf.cluster import Topology
 from mcf.errors import InfeasibleError, UserError
 from mcf.mars.placement import Links
@@ -31,6 +33,21 @@ def start(policy: str, request: PlanRequest, cutter: Cutter) -> Builder:
     """An empty schedule for a request, its prompt cut into pieces."""
     pieces = cut(request.prompt_tokens, request.chunk_tokens, request.num_nodes, cutter)
     return Builder(request.meta(policy), pieces)
+
+
+class Sight:
+    """Which blocks the queries of a node may see: all history, and new blocks with a position not after its last."""
+
+    def __init__(self, b: Builder) -> None:
+        p, size = b.pieces, (b.num_chunks, b.meta.num_nodes)
+        first, last = np.full(size, b.meta.prompt_tokens), np.full(size, -1)
+        np.minimum.at(first, (p["chunk"], p["node"]), p["lo"])
+        np.maximum.at(last, (p["chunk"], p["node"]), p["hi"] - 1)
+        self._first, self._last = first.tolist(), last.tolist()
+
+    def chunks(self, node: int, maker: int, chunk: int) -> Range:
+        """Chunks whose blocks of a maker a node's queries of a chunk attend."""
+        return 0, chunk + 1 if self._first[chunk][maker] <= self._last[chunk][node] else chunk
 
 
 def receivers(b: Builder, topology: Topology, chunk: int) -> list[int]:
@@ -141,6 +158,7 @@ def _too_large(b: Builder, chunk: int, maker: int) -> InfeasibleError:
     tokens, need = b.tokens_in((chunk, chunk + 1), (maker, maker + 1)), _slot_bytes(b, (chunk, chunk + 1), maker)
     return InfeasibleError(
         f"got a propagation buffer of {format_bytes(b.meta.buffer_bytes)}: expected at least {format_bytes(need)}, "
-        f"which the {tokens} tokens of one block need per layer; enlarge the buffer or choose smaller chunks",
+        f"which the {tokens} tokens of one block need per layer; enlarge the buffer or choose "
+        f"{'another policy' if b.meta.policy == 'one-shot' else 'smaller chunks'}",
         missing_bytes=need - b.meta.buffer_bytes,
     )

@@ -8,8 +8,16 @@ from mcf.schedule.builder import Range
 
 def plan(request: PlanRequest) -> Schedule:
     """Write the gather schedule: two multicasts per node and chunk, nothing is kept."""
-    check_slots("gather", request, forwards=has_relays(request.cluster.topology))
-    b, trees = start("gather", request, head_tail), Trees(request.cluster.topology)
+    return write("gather", request)
+
+
+def write(policy: str, request: PlanRequest) -> Schedule:
+    """Write gather's dataflow under a policy's name.
+
+    Raises UserError for a single stream slot where streams are forwarded.
+    """
+    check_slots(policy, request, forwards=has_relays(request.cluster.topology))
+    b, trees = start(policy, request, head_tail), Trees(request.cluster.topology)
     for chunk in range(b.num_chunks):
         children = trees.to(receivers(b, trees.topology, chunk))
         for node in range(request.num_nodes):

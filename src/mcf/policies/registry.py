@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcf.errors import InfeasibleError, UnknownNameError, UserError
-from mcf.policies import full, gather, mars_paper, ring
+from mcf.policies import full, gather, mars_paper, one_shot, pass_q, ring, zigzag
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Schedule
 from mcf.schedule.memory import peak_bytes
@@ -14,8 +14,11 @@ Policy = Callable[[PlanRequest], Schedule]
 
 _POLICIES: dict[str, Policy] = {
     "ring": ring.plan,
+    "zigzag": zigzag.plan,
     "gather": gather.plan,
+    "one-shot": one_shot.plan,
     "full": full.plan,
+    "pass-q": pass_q.plan,
     "mars-paper": mars_paper.plan,
 }
 NAMES = tuple(_POLICIES)

@@ -1,8 +1,9 @@
 """`ring`: the baseline. Contiguous pieces; every block makes N - 1 hops around the ring in every chunk, used or not."""
 
-from mcf.policies.common import check_slots, start, windows
+from mcf.policies.common import Sight, check_slots, start, windows
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Builder, Schedule, contiguous
+from mcf.schedule.pieces import Cutter
 
 
 def plan(request: PlanRequest) -> Schedule:
@@ -10,16 +11,22 @@ def plan(request: PlanRequest) -> Schedule:
 
     Raises UserError for a single stream slot where blocks are forwarded.
     """
-    check_slots("ring", request, forwards=request.num_nodes > 2)
-    b = start("ring", request, contiguous)
+    return go_round("ring", request, contiguous)
+
+
+def go_round(policy: str, request: PlanRequest, cutter: Cutter) -> Schedule:
+    """Write the ring's dataflow on any pieces."""
+    check_slots(policy, request, forwards=request.num_nodes > 2)
+    b = start(policy, request, cutter)
+    sight = Sight(b)
     for chunk in range(b.num_chunks):
         for node in range(request.num_nodes):
-            _chunk(b, node, chunk)
+            _chunk(b, node, chunk, sight)
     b.decode()
     return b.build()
 
 
-def _chunk(b: Builder, node: int, chunk: int) -> None:
+def _chunk(b: Builder, node: int, chunk: int, sight: Sight) -> None:
     num_nodes = b.meta.num_nodes
     b.produce(node, chunk)
     states = []
@@ -27,9 +34,7 @@ def _chunk(b: Builder, node: int, chunk: int) -> None:
         maker = (node - step) % num_nodes
         if step < num_nodes - 1:
             _pass_on(b, node, chunk, maker)
-        # A contiguous piece sees its own and earlier pieces of its chunk, and all of every earlier chunk.
-        visible = chunk + 1 if maker <= node else chunk
-        states.append(b.attend(node, chunk, chunks=(0, visible), makers=(maker, maker + 1)))
+        states.append(b.attend(node, chunk, chunks=sight.chunks(node, maker, chunk), makers=(maker, maker + 1)))
     b.merge(node, chunk, states)
 
 
