@@ -1,7 +1,9 @@
 """Small plan requests for tests of policies and of what they write."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from hypothesis import strategies as st
@@ -9,6 +11,13 @@ from hypothesis import strategies as st
 from mcf.cluster import Cluster, NodeSpec, Topology
 from mcf.model import ModelShape
 from mcf.policies import PlanRequest
+
+LEAST_NODES = {"pd": 2}  # a policy that is not named here runs on one node
+
+
+def pairs_of(names: Iterable[str], num_nodes: Iterable[int]) -> list[tuple[str, int]]:
+    """(policy, node count), but what a policy refuses."""
+    return [(name, n) for name, n in product(names, num_nodes) if n >= LEAST_NODES.get(name, 1)]
 
 
 def small_shape(num_layers: int = 2) -> ModelShape:

@@ -23,6 +23,7 @@ from mcf.testing import check_executor, random_qkv, random_schedule
 from mcf.testing.executors import standard_schedules
 from mcf.testing.localattention import LocalOutcome, local_attention
 from mcf.testing.strategies import recipes
+from plans import pairs_of
 
 SHAPE = ModelShape(
     name="tiny",
@@ -132,8 +133,7 @@ def test_policies_may_be_served_late(policy, topology, slots):
         check(unicast(policies.plan(policy, request)), seed, HOLD_S)
 
 
-@pytest.mark.parametrize("policy", policies.NAMES)
-@pytest.mark.parametrize("num_nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize(("policy", "num_nodes"), pairs_of(policies.NAMES, [1, 2, 3, 4]))
 def test_every_policy_under_every_budget(num_nodes, policy):
     request = PlanRequest(
         shape=SHAPE,

@@ -11,6 +11,7 @@ from mcf.engine.source import resolve
 from mcf.errors import ModelError
 from mcf.testing.localrun import LocalResult, run_local
 from mcf.testing.toys import make_toy_model, reference_generate, toy_config
+from plans import LEAST_NODES
 from product import Cell, Toy, all_pairs, check_answer, check_certificate, directory_rows, planned_bytes
 
 NUM_NEW = 4
@@ -49,7 +50,8 @@ def run_cell(toy: Toy, cell: Cell, num_new: int, ids: list[int], forced: list[in
 @pytest.mark.parametrize("row", SELECTION, ids=lambda row: "-".join(str(value) for value in row.values()))
 def test_a_family_equals_one_process(toy_of, row):
     toy = toy_of(row["family"], row["tied"], row["rope"])
-    cell = Cell(row["num_nodes"], row["policy"], "7B+3", 16, "unlimited")
+    num_nodes = max(row["num_nodes"], LEAST_NODES.get(row["policy"], 1))
+    cell = Cell(num_nodes, row["policy"], "7B+3", 16, "unlimited")
     case = toy.case(cell.prompt_tokens, NUM_NEW)
     result = run_cell(toy, cell, NUM_NEW, case.ids)
     check_answer(result.ids, result.logits, case.reference)
@@ -71,7 +73,7 @@ def test_rope_scaling_changes_the_logits(toy_of, family, rope):
 def test_bf16_is_near_the_one_node_run(toy_of, family, policy):
     toy, num_new = toy_of(family, False, "default", "bfloat16"), 16
     ids = np.random.default_rng(7).integers(0, toy.shape.vocab_size, 115).tolist()
-    alone = run_cell(toy, Cell(1, policy, "7B+3", 16, "unlimited"), num_new, ids)
+    alone = run_cell(toy, Cell(1, "gather" if policy in LEAST_NODES else policy, "7B+3", 16, "unlimited"), num_new, ids)
     one_process = reference_generate(toy.folder, ids, 1, "bfloat16")
     assert np.abs(alone.logits[:1] - one_process.logits).max() <= BF16_LOGITS
     top = np.sort(alone.logits, axis=1)[:, -2:]

@@ -15,6 +15,7 @@ from mcf.errors import InfeasibleError, PromptError
 from mcf.schedule import PAGE_TOKENS
 from mcf.schedule.steps import DRAIN, PREFILL
 from mcf.testing.localrun import run_local
+from plans import pairs_of
 from product import (
     BUDGETS,
     CHUNKS,
@@ -76,8 +77,7 @@ def check_run(toy: Toy, plan: Plan, num_new: int, seed: int | None = None) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", policies.NAMES)
-@pytest.mark.parametrize("num_nodes", NODES)
+@pytest.mark.parametrize(("policy", "num_nodes"), pairs_of(policies.NAMES, NODES))
 def test_every_cell_equals_one_process(toy, num_nodes, policy):
     done = set()
     for cell in cells(num_nodes, policy):

@@ -12,6 +12,7 @@ import mcf
 from mcf import policies
 from mcf.engine.llm import LLM
 from mcf.errors import InfeasibleError, PromptError
+from plans import pairs_of
 from product import BUDGETS, CHUNKS, PROMPTS, Cell, all_pairs, check_answer, named, planned_bytes, tiny_llama
 
 pytestmark = pytest.mark.dist
@@ -41,7 +42,8 @@ def world_of(toy):
 
 def selection(num_nodes: int) -> list[Cell]:
     prompts = [p for p in PROMPTS if Cell(num_nodes, "", p, 8, "").prompt_tokens]
-    rows = all_pairs({"prompt": prompts, "chunk": CHUNKS, "policy": policies.NAMES, "budget": BUDGETS})
+    names = [name for name, _ in pairs_of(policies.NAMES, [num_nodes])]
+    rows = all_pairs({"prompt": prompts, "chunk": CHUNKS, "policy": names, "budget": BUDGETS})
     return [Cell(num_nodes, **row) for row in rows]
 
 

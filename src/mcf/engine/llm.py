@@ -242,7 +242,7 @@ class _Request:
         frames = self.world.wait_for("converged")
         meta = self.plan.schedule.meta
         blocks = [frames[rank]["blocks"] for rank in range(self.num_workers)]
-        return certify(blocks, num_tokens=len(self.ids), num_groups=meta.num_groups, page_tokens=meta.page_tokens)
+        return certify(blocks, num_tokens=len(self.ids), head_cuts=meta.head_cuts, page_tokens=meta.page_tokens)
 
     def _decode(self, first: int, on_text: OnText) -> tuple[list[int], str, str]:
         self.world.phase = "decode"

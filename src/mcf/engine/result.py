@@ -44,16 +44,18 @@ class Result:
         return {name: value for name, value in vars(self).items() if name != "trace"}
 
 
-def certify(blocks: list[list[list[int]]], *, num_tokens: int, num_groups: int, page_tokens: int) -> dict[str, Any]:
+def certify(
+    blocks: list[list[list[int]]], *, num_tokens: int, head_cuts: tuple[int, ...], page_tokens: int
+) -> dict[str, Any]:
     """Judge the layout from the workers' own directories: entries [chunk, maker, group, state, tokens] of each worker.
 
-    Complete means: every prompt token's KV lies on exactly one worker, valid, and shares differ by at most one page.
+    Complete means: every prompt token's KV, for each head group between `head_cuts`, lies on exactly one worker, valid.
     Raises RunError when it is not, because decode from an incomplete layout would be wrong.
     """
     seen: dict[tuple[int, int, int], int] = {}
     shares = []
     for rank, entries in enumerate(blocks):
-        shares.append(sum(tokens for *_, tokens in entries) / num_groups)
+        shares.append(sum(tokens * (head_cuts[group + 1] - head_cuts[group]) for *_, group, _, tokens in entries))
         for chunk, maker, group, state, _ in entries:
             if state != VALID:
                 raise RunError(f"worker {rank} ends prefill with a block that is {STATE_NAMES[state]}: expected valid")
@@ -63,16 +65,16 @@ def certify(blocks: list[list[list[int]]], *, num_tokens: int, num_groups: int, 
                     f"block (chunk {chunk}, maker {maker}) lies on workers {owner} and {rank}: expected one owner"
                 )
             seen[chunk, maker, group] = rank
-    total = sum(shares)
-    if total != num_tokens:
-        raise RunError(f"the workers hold {total:g} tokens after prefill: expected {num_tokens}")
+    num_heads = head_cuts[-1]
+    if sum(shares) != num_tokens * num_heads:
+        raise RunError(f"the workers hold {sum(shares) / num_heads:g} tokens after prefill: expected {num_tokens}")
     spread = max(shares) - min(shares)
     return {
         "complete": True,
         "num_blocks": len(seen),
         "owners_per_block": 1,
         "replicas": 0,
-        "tokens_per_worker": [int(s) if s == int(s) else s for s in shares],
+        "tokens_per_worker": [s / num_heads if s % num_heads else s // num_heads for s in shares],
         "page_tokens": page_tokens,
-        "balanced_within_a_page": spread <= page_tokens,
+        "balanced_within_a_page": spread <= page_tokens * num_heads,
     }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcf.errors import InfeasibleError, UnknownNameError, UserError
-from mcf.policies import full, gather, mars_paper, one_shot, pass_q, ring, zigzag
+from mcf.policies import full, gather, mars_paper, one_shot, pass_q, pd, ring, ulysses, zigzag
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Schedule
 from mcf.schedule.memory import peak_bytes
@@ -19,6 +19,8 @@ _POLICIES: dict[str, Policy] = {
     "one-shot": one_shot.plan,
     "full": full.plan,
     "pass-q": pass_q.plan,
+    "ulysses": ulysses.plan,
+    "pd": pd.plan,
     "mars-paper": mars_paper.plan,
 }
 NAMES = tuple(_POLICIES)
@@ -76,7 +78,7 @@ def _check_budgets(name: str, request: PlanRequest, sched: Schedule) -> None:
 def _advice(name: str, request: PlanRequest, peak: int) -> str:
     """What to do instead: a policy that needs less, where there is one, else more nodes."""
     more = "; give more, use more nodes or a shorter prompt"
-    if name != "full":
+    if name not in ("full", "pd"):
         return more
     try:
         least = least_budget("mars-paper", request)

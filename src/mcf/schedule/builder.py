@@ -214,15 +214,21 @@ class Builder:
         return [*self._foreign_sets(node), ((chunk, chunk + 1), (node, node + 1), self._heads)]
 
     def _foreign_sets(self, node: int) -> list[tuple[Range, Range, Range]]:
+        """Prompt blocks that a node owns; neighbouring makers with the same chunks are one set."""
         cuts, owner = self.meta.head_cuts, self._shell.owner
         out: list[tuple[Range, Range, Range]] = []
         for g in range(self.meta.num_groups):
+            last: dict[Range, int] = {}  # chunk range -> the set of this group that ends at the maker before
             for maker in range(self.meta.num_nodes):
                 mine = np.flatnonzero(np.diff(np.concatenate([[0], owner[:, maker, g] == node, [0]])))
+                found: dict[Range, int] = {}
                 for lo, hi in zip(mine[::2].tolist(), mine[1::2].tolist(), strict=True):
-                    if self.tokens_in((lo, hi), (maker, maker + 1)):
-                        out.append(((lo, hi), (maker, maker + 1), (cuts[g], cuts[g + 1])))
-        return out
+                    at = last.get((lo, hi), len(out))
+                    first = out[at][1][0] if at < len(out) else maker
+                    out[at : at + 1] = [((lo, hi), (first, maker + 1), (cuts[g], cuts[g + 1]))]
+                    found[lo, hi] = at
+                last = found
+        return [sets for sets in out if self.tokens_in(*sets[:2])]
 
     def _retire(
         self, kind: int, node: int, chunk: int, chunks: Range, makers: Range, heads: Range | None

@@ -50,14 +50,15 @@ def check_policy(policy: Policy, requests: Iterable[PlanRequest] | None = None, 
     Each plan must be legal, the same twice, equal dense attention to 1e-12 on the reference executor, move the bytes
     that the schedule's arithmetic says, and survive its text and its bytes. With `budgets`, each request is planned
     again with just the memory that it used, and with less: it must fit or be refused with the bytes that are missing.
-    A policy that needs a double buffer may refuse requests with one stream slot (UserError).
+    A policy that needs a double buffer may refuse requests with one stream slot, and one that needs partners a single
+    node (UserError).
     """
     count = 0
     for request in policy_requests() if requests is None else requests:
         try:
             report = _check_plan(policy, request)
         except UserError as error:
-            if request.stream_slots > 1 or isinstance(error, ScheduleError):
+            if (request.stream_slots > 1 and request.num_nodes > 1) or isinstance(error, ScheduleError):
                 raise
             continue
         count += 1
