@@ -12,10 +12,11 @@ from mcf.policies import NAMES, plan
 from mcf.schedule import unicast, verify
 from mcf.schedule.steps import ATTEND, COMPUTE, KV, MERGE, PREFILL, PRODUCE, RECV, SEND
 from mcf.schedule.verify import num_hops
-from mcf.sim import SimResult, bounds, load_profile, simulate
-from mcf.sim.cost import row_seconds, visible_pairs
+from mcf.sim import Profile, SimResult, bounds, load_profile, simulate
+from mcf.sim.cost import head_seconds, row_seconds, visible_pairs
 from mcf.sim.machine import Machine
 from mcf.sim.transfers import LEAVE, LEAVE_AHEAD
+from mcf.trace import Trace, to_perfetto
 from mcf.trace.columns import Table
 from simulated import QWEN, asked, profile, tiny_shape
 
@@ -103,6 +104,26 @@ def test_equal_times_go_by_rank_then_by_row() -> None:
     assert {rank for rank, _ in got} == {LEAVE, LEAVE_AHEAD}
 
 
+def test_bounds_by_hand() -> None:
+    """The case of `test_gather_of_one_chunk_by_hand`: 36 visible pairs, 128 bytes into each node, one layer."""
+    shape = tiny_shape()
+    found, head = bounds(plan("gather", asked(shape, 2, 8, 8)), profile(), shape=shape), 0.128
+    assert found.compute_s == pytest.approx(head + (2 * 192 * 8 + 4 * 4 * 2 * 36) / 2 / 1000)
+    assert found.weights_s == pytest.approx(head + 192 / 1e15)
+    assert (found.inbound_s, found.bisection_s, found.latency_s) == pytest.approx((head + 2, head + 2, head + 0.5))
+    assert found.kv_bytes == 4 * 32
+    assert (found.limit, found.bound_s) == ("compute", found.compute_s)
+
+
+def test_latency_adds_up_where_nodes_need_each_other_in_every_layer() -> None:
+    shape = tiny_shape(5)
+    slow = profile(flops_s=1e15, link_bytes_s=1e15)
+    mutual, one_way = (plan(name, asked(shape, 2, 24, 8)) for name in ("gather", "ring"))
+    assert bounds(mutual, slow, shape=shape).latency_s == pytest.approx((3 * 4 + 1) * 0.5)
+    assert bounds(one_way, slow, shape=shape).latency_s == pytest.approx(head_seconds(shape, slow))
+    assert simulate(mutual, slow, shape=shape).ttft_s == pytest.approx(3 * 5 * 0.5, rel=0.1)
+
+
 # --- against verify and brute force ---
 
 
@@ -184,6 +205,51 @@ def test_16k_on_16_boards_takes_41_seconds_and_arithmetic_is_why(name: str) -> N
     assert least.compute_s == pytest.approx((linear + attention) / 16 / 100e9, abs=0.01)
     assert 1 <= result.ttft_s / least.compute_s < 1.01
     assert max(least.weights_s, least.inbound_s, least.bisection_s, least.latency_s) < 2
+
+
+def closed_form(used: Profile, num_nodes: int, chunk: int, fetched: bool) -> float:
+    """The model of the design notes on a switch: per chunk the longer of L layers of work and of all that comes in.
+
+    A layer is its dense work, the longer of attention and the way of the new KV, and a latency.
+    """
+    ml, total = QWEN.kv_token_layer_bytes, head_seconds(QWEN, used)
+    for history in range(0, 16 * KIB, chunk):
+        mine = chunk / num_nodes
+        work = 2 * QWEN.num_layer_weights * mine / used.flops_s
+        dense = max(work, QWEN.num_layer_weights * used.weight_bytes / used.memory_bytes_s)
+        work = 4 * 12 * 128 * mine * (history + chunk / 2) / used.flops_s
+        attention = max(work, (history + chunk) * ml / used.memory_bytes_s)
+        new, stream = (chunk - mine) * ml, history * ml * (num_nodes - 1) / num_nodes * fetched
+        layer = dense + max(attention, new / used.link_bytes_s) + used.link_latency_s
+        total += 28 * max(layer, (stream + new) / used.link_bytes_s)
+    return total
+
+
+@pytest.mark.parametrize("preset", ["cpu-1g", "cpu-50m", "gpu-10g", "gpu-100g", "kr260-physical"])
+@pytest.mark.parametrize("num_nodes", [2, 4, 16])
+@pytest.mark.parametrize("name", ["full", "gather"])
+def test_simulated_over_closed_form_is_within_a_band(name: str, num_nodes: int, preset: str) -> None:
+    """Seen are 1.00 to 1.20: the closed form knows no merges, no step overhead, and no link that waits for its turn."""
+    used, chunk = load_profile(preset), 256 * num_nodes
+    sched = plan(name, asked(QWEN, num_nodes, 16 * KIB, chunk))
+    took = simulate(sched, used, shape=QWEN, layers=4).ttft_s
+    assert 0.99 < took / closed_form(used, num_nodes, chunk, name == "gather") < 1.25
+
+
+# --- what a trace tells ---
+
+
+def test_a_simulated_trace_is_a_trace() -> None:
+    shape = tiny_shape(3)
+    result = simulate(plan("mars-paper", asked(shape, 3, 96, 24)), profile(), shape=shape)
+    assert Trace.from_bytes(result.trace.to_bytes()).meta == result.trace.meta
+    assert result.trace.meta["executor"] == "sim"
+    assert {event["ph"] for event in to_perfetto(result.trace)["traceEvents"]} == {"X", "C", "M"}
+    for node in range(3):
+        end = float(events(result, node=node, lane=COMPUTE)["t_end"].max())
+        parts = result.trace.breakdown(node, 0.0, end)
+        assert parts["other_s"] == pytest.approx(0, abs=1e-9)
+        assert parts["compute_s"] + parts["exposed_communication_s"] == pytest.approx(end)
 
 
 # --- layers that are extrapolated ---

@@ -128,25 +128,31 @@ class Machine:
 
     def _run_memory(self, node: int, now: float) -> None:
         """Take and give back memory in list order; a give waits for the last use."""
-        event, walker = self.next_memory[node], WALKERS * node + LEDGER
+        event, events = self.next_memory[node], self.memory[node]
         while event is not None:
             if event.is_take:
                 self.granted[event.inst] = 1
                 self.awake += self.waiting.pop(self._grant_of(event.inst), ())
-            elif self._waits_for(next((i for i in event.needs if not self.ended[i]), None), walker) or self._waits_for(
-                next((~row for row in event.runs if self.left[row]), None), walker
-            ):
+            elif self._is_in_use(event, WALKERS * node + LEDGER):
                 break
             self.samples.append((now, node, event))
-            event = next(self.memory[node], None)
+            event = next(events, None)
         self.next_memory[node] = event
+
+    def _is_in_use(self, event: MemoryEvent, walker: int) -> bool:
+        """Say whether memory to give back still has uses, and wake the walker when that may have changed."""
+        for inst in event.needs:
+            if not self.ended[inst]:
+                return self._waits_for(inst, walker)
+        for row in event.runs:
+            if self.left[row]:
+                return self._waits_for(~row, walker)
+        return False
 
     # --- waiting ---
 
-    def _waits_for(self, what: int | None, walker: int) -> bool:
-        """Register a walker for what it waits for; says whether it waits."""
-        if what is None:
-            return False
+    def _waits_for(self, what: int, walker: int) -> bool:
+        """Register a walker for what it waits for; always true: it waits."""
         self.waiting.setdefault(what, []).append(walker)
         return True
 
