@@ -33,10 +33,11 @@ def _moved(sched: Schedule, rng: Random) -> Schedule:
     row = rng.randrange(len(sched))
     order = list(range(len(sched)))
     order.insert(rng.choice(_loop(sched, row)), order.pop(row))
-    return _reordered(sched, np.array(order))
+    return reordered(sched, np.array(order))
 
 
-def _reordered(sched: Schedule, order: np.ndarray) -> Schedule:
+def reordered(sched: Schedule, order: np.ndarray) -> Schedule:
+    """Put row `order[i]` at place i."""
     place = np.argsort(order)
     segment, target = (place[x] for x in gather_after(sched))
     by_row = np.argsort(segment, kind="stable")

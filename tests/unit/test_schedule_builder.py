@@ -142,13 +142,14 @@ def test_decode_on_one_node_sends_nothing() -> None:
 
 
 def test_decode_attends_what_a_node_owns_not_what_it_made() -> None:
+    """Node 1 makes nothing of the prompt, so that its empty blocks join those it owns."""
     owners = {(c, 0, 0): 1 for c in range(2)}
     b = Builder(replace(META, num_nodes=2, shares=(0, 6), budgets=()), cut(6, 3, 1, contiguous), owners)
     b.decode()
     lines = [line for line in rows(b.build()) if " attend " in line]
     assert lines == [
         "n0 decode c2 attend c2:3 m0:1 h0:2 q=all",
-        "n1 decode c2 attend c0:2 m0:1 h0:2 q=all",
+        "n1 decode c2 attend c0:2 m0:2 h0:2 q=all",
         "n1 decode c2 attend c2:3 m1:2 h0:2 q=all",
     ]
 

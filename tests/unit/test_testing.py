@@ -207,3 +207,8 @@ def test_the_same_recipe_draws_the_same_schedule() -> None:
 def test_mutations_are_named_once() -> None:
     assert len({m.name for m in MUTATIONS}) == len(MUTATIONS)
     assert [m.name for m in MUTATIONS] == sorted(m.name for m in MUTATIONS)
+
+
+def test_the_lazy_strategies_are_not_hidden_by_modules_of_their_names() -> None:
+    for name in ("broken_schedules", "recipes", "schedules"):
+        assert callable(getattr(mcf.testing, name))

@@ -72,24 +72,41 @@ def peak_bytes(sched: Schedule) -> Array:
     """
     taken = _taken(sched)
     back = np.zeros(len(sched), dtype=np.int64)
+    keys = group_keys(sched.steps, sched.meta.num_chunks)
     streams = np.flatnonzero((sched.steps["kind"] == RECV) & (sched.steps["hold"] == STREAM))
-    np.add.at(back, _release_rows(sched, streams), taken[streams])
-    in_use = taken.cumsum() - (back.cumsum() - back)
+    last = last_uses(sched, use_pairs(sched))[streams]
+    ends = np.searchsorted(keys, keys[streams], side="right") - 1
+    np.add.at(back, np.where(last >= 0, last, ends), taken[streams])
+    used = last >= 0
+    later = _in_use_later(sched, keys, taken, back, streams[used], last[used])
+    in_use = np.maximum(_in_use(taken, back), later)
     out = reserve_bytes(sched)
     for node in range(sched.meta.num_nodes):
         rows = sched.node_rows(node)
         if len(rows):
-            before = in_use[rows.start] - taken[rows.start]
+            before = taken[: rows.start].sum() - back[: rows.start].sum()
             out[node] += max(int(in_use[rows.start : rows.stop].max() - before), 0)
     return out
 
 
-def _release_rows(sched: Schedule, streams: Array) -> Array:
-    """Row after which each stream receive's slots are free: its last use, or the end of its group."""
-    keys = group_keys(sched.steps, sched.meta.num_chunks)
-    last = last_uses(sched, use_pairs(sched))[streams]
-    ends = np.searchsorted(keys, keys[streams], side="right") - 1
-    out: Array = np.where(last >= 0, last, ends)
+def _in_use(taken: Array, back: Array) -> Array:
+    """[R] bytes in use while a row runs: what rows up to it took, less what rows before it gave back."""
+    out: Array = taken.cumsum() - (back.cumsum() - back)
+    return out
+
+
+def _in_use_later(sched: Schedule, keys: Array, taken: Array, back: Array, streams: Array, last: Array) -> Array:
+    """[R] most bytes in the later layers of a row's group: one-layer streams beside what lasts for the loop."""
+    if sched.meta.num_layers == 1 or not len(keys):
+        return taken.cumsum() * 0
+    passing, given = np.zeros_like(taken), np.zeros_like(taken)
+    passing[streams] = taken[streams]
+    np.add.at(given, last, taken[streams])
+    now = _in_use(passing, given)
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    ends = np.append(starts[1:], len(keys)) - 1
+    most = _in_use(taken, back)[ends] - now[ends] + np.maximum.reduceat(now, starts)
+    out: Array = np.repeat(most, ends - starts + 1)
     return out
 
 

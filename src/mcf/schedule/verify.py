@@ -218,6 +218,7 @@ class _Replay:
         self.releases: dict[int, list[int]] = {}
         for recv in np.flatnonzero(last >= 0).tolist():
             self.releases.setdefault(int(last[recv]), []).append(recv)
+        self.passing = frozenset(np.flatnonzero(last >= 0).tolist())  # streams that give their slot back in each layer
         self.keys = group_keys(sched.steps, meta.num_chunks).tolist()
         weights = np.diff(meta.head_cuts) / meta.num_kv_heads
         self.weight = self.tokens[:, :, None] * weights[None, None, :]
@@ -243,6 +244,7 @@ class _Replay:
         self.state = np.concatenate([self.state, np.full((1, *self.state.shape[1:]), VALID, np.uint8)])
         self.budget = meta.budgets[node]
         self.bytes = self.peak = self.page_peak = self.slot_peak = self.slots = 0
+        self.passing_bytes = self.passing_peak = 0
         self.streams: dict[int, int] = {}
         self.queries: set[tuple[int, int]] = set()
         self.now = 0.0
@@ -252,7 +254,7 @@ class _Replay:
         for row in rows:
             step = self.steps[row]
             if self.keys[row] != key:
-                self._end_group()
+                self._end_group(row - 1)
                 key = self.keys[row]
                 self.held[chunk : step[4]] += self.now
                 chunk = step[4]
@@ -262,7 +264,7 @@ class _Replay:
             self._row(row, step)
             for recv in self.releases.get(row, ()):
                 self._release(recv)
-        self._end_group()
+        self._end_group(rows.stop - 1)
         self.held[chunk:] += self.now if chunk < meta.num_chunks else 0
         if not converged:
             self._check_converged(rows.stop - 1 if len(rows) else 0)
@@ -356,6 +358,9 @@ class _Replay:
             )
         self.streams[row] = size
         self.slots += size
+        if row in self.passing:
+            self.passing_bytes += size
+            self.passing_peak = max(self.passing_peak, self.passing_bytes)
         self._take(size, row)
 
     def _drain(self, row: int, step: tuple[int, ...]) -> None:
@@ -379,8 +384,18 @@ class _Replay:
         self._change(recv, self.steps[recv], STREAMED, ABSENT, "V1", "release")
         self.bytes -= size
         self.slots -= size
+        if recv in self.passing:
+            self.passing_bytes -= size
 
-    def _end_group(self) -> None:
+    def _end_group(self, row: int) -> None:
+        """Judge the loop's later layers, where passing streams meet all that lasts for the loop; then it is over."""
+        if self.passing_peak and self.sched.meta.num_layers > 1:
+            more = self.passing_peak - self.passing_bytes
+            self.slots += more
+            self._take(more, row)
+            self.slots -= more
+            self.bytes -= more
+        self.passing_peak = 0
         for recv in list(self.streams):
             self._release(recv)
         self.queries.clear()

@@ -12,7 +12,7 @@ from mcf.testing.expect import CheckFailed
 from mcf.testing.mutations import MUTATIONS, break_schedule
 from mcf.testing.oracle import dense_attention, random_qkv
 from mcf.testing.policies import check_policy, check_schedule
-from mcf.testing.recipes import Recipe
+from mcf.testing.recipe import Recipe
 from mcf.testing.topologies import check_topology
 from mcf.testing.toys import make_toy_gguf, make_toy_model, make_toy_tokenizer, reference_generate
 

@@ -14,7 +14,7 @@ from mcf.schedule import Builder, Schedule, ScheduleMeta
 from mcf.schedule.builder import Owners, Range
 from mcf.schedule.schedule import Route
 from mcf.schedule.steps import COMPUTE, KEEP, NIC, STREAM
-from mcf.testing.recipes import Cell, Recipe, Tile, random_pieces
+from mcf.testing.recipe import Cell, Recipe, Tile, random_pieces
 
 Transfer = tuple[int, list[int], Tile, int, int]  # source, receivers, blocks, hold, ahead
 

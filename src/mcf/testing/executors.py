@@ -15,7 +15,7 @@ from mcf.testing.drawing import random_schedule
 from mcf.testing.expect import expect
 from mcf.testing.oracle import Array, random_qkv
 from mcf.testing.policies import TINY
-from mcf.testing.recipes import Recipe
+from mcf.testing.recipe import Recipe
 from mcf.trace import Trace
 
 

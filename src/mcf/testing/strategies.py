@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mcf.schedule import Schedule
 from mcf.testing.drawing import random_schedule
 from mcf.testing.mutations import MUTATIONS, Broken, break_schedule
-from mcf.testing.recipes import Recipe
+from mcf.testing.recipe import Recipe
 
 
 @st.composite

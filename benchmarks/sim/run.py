@@ -1,0 +1,113 @@
+"""How fast schedules are simulated, on one core, and what extrapolating layers costs in accuracy.
+
+    python benchmarks/sim/run.py [--policy gather] [--profile gpu-100g] [--out results.json]
+
+Prints one line per case and writes a JSON object. Targets, on one core: 16K tokens on 16 nodes below 0.5 s, 128K on 64
+nodes (256 tokens per node and chunk) below 10 s; layers may be extrapolated. The error of that is shown at 16 nodes,
+against all layers.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mcf.cluster import Cluster
+from mcf.model import ModelShape
+from mcf.policies import NAMES, PlanRequest, plan
+from mcf.schedule import Schedule
+from mcf.sim import NAMES as PROFILES
+from mcf.sim import Profile, bounds, load_profile, simulate
+
+TOKENS_PER_NODE = 256  # per chunk
+FEW_LAYERS = 4
+SHAPE = ModelShape(
+    name="Qwen2.5-1.5B",
+    num_layers=28,
+    num_q_heads=12,
+    num_kv_heads=2,
+    head_dim=128,
+    hidden_size=1536,
+    intermediate_size=8960,
+    vocab_size=151936,
+    max_positions=1 << 20,
+    kv_bytes=1,
+    act_bytes=2,
+)
+# (prompt tokens, nodes, simulated layers or None for all, target seconds or None): the last ones are the curve
+CASES = (
+    (1 << 14, 16, None, None),
+    (1 << 14, 16, FEW_LAYERS, 0.5),
+    (1 << 17, 64, FEW_LAYERS, 10),
+    (1 << 15, 16, FEW_LAYERS, None),
+    (1 << 16, 16, FEW_LAYERS, None),
+    (1 << 17, 16, FEW_LAYERS, None),
+)
+
+
+def schedule(policy: str, prompt_tokens: int, num_nodes: int) -> Schedule:
+    """The policy's plan on a switch."""
+    cluster = Cluster.uniform("switch", num_nodes)
+    chunk = TOKENS_PER_NODE * num_nodes
+    return plan(policy, PlanRequest(shape=SHAPE, cluster=cluster, prompt_tokens=prompt_tokens, chunk_tokens=chunk))
+
+
+def measure(policy: str, profile: Profile, prompt_tokens: int, num_nodes: int, layers: int | None) -> dict[str, Any]:
+    """Simulate one case; CPU seconds."""
+    sched = schedule(policy, prompt_tokens, num_nodes)
+    start = time.process_time()
+    result = simulate(sched, profile, shape=SHAPE, layers=layers)
+    cpu_s = time.process_time() - start
+    least = bounds(sched, profile, shape=SHAPE)
+    runs = len(sched) * result.simulated_layers
+    return {
+        "policy": policy,
+        "prompt_tokens": prompt_tokens,
+        "nodes": num_nodes,
+        "num_rows": len(sched),
+        "simulated_layers": result.simulated_layers,
+        "ttft_s": result.ttft_s,
+        "bound_s": least.bound_s,
+        "limit": least.limit,
+        "cpu_s": round(cpu_s, 3),
+        "us_per_row_and_layer": round(cpu_s / runs * 1e6, 2),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Where and how this was measured; nothing here is random, so there is no seed."""
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "load": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description="simulate schedules")
+    parser.add_argument("--policy", choices=NAMES, default="gather")
+    parser.add_argument("--profile", choices=PROFILES, default="gpu-100g")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "latest.json")
+    args = parser.parse_args()
+    profile, rows = load_profile(args.profile), []
+    for prompt, nodes, layers, target in CASES:
+        rows.append(measure(args.policy, profile, prompt, nodes, layers) | {"target_s": target})
+        print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    error = rows[1]["ttft_s"] / rows[0]["ttft_s"] - 1
+    print(f"extrapolating {FEW_LAYERS} of {SHAPE.num_layers} layers at 16 nodes: {error:+.2%}")
+    result = environment() | {"profile": args.profile, "rows": rows, "extrapolation_error": error}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

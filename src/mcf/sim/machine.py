@@ -1,0 +1,177 @@
+"""The event loop: lanes start rows, links carry payloads, memory moves in list order. It decides nothing.
+
+Events are (time, rank, instance): ties go first to what ends, then to requests for a link or a sender's port, then for
+a receiver's port; among requests to what the running layer needs before what is fetched ahead; then to the lower
+instance, which is the order of rows.
+"""
+
+from heapq import heappop, heappush
+
+from mcf.cluster import Topology
+from mcf.errors import RunError
+from mcf.schedule.schedule import Schedule
+from mcf.schedule.steps import COMPUTE, NIC, RECV, SEND
+from mcf.sim.network import Network
+from mcf.sim.profile import Profile
+from mcf.sim.program import MemoryEvent, Program
+from mcf.sim.transfers import DONE, ENTER, Event, Transfers
+
+LEDGER = 2  # the third walker of a node, beside its lanes COMPUTE and NIC
+WALKERS = 3
+Sample = tuple[float, int, MemoryEvent]
+
+
+class Machine:
+    """One run: `start` and `end` per instance, `samples` (time, node, memory event), `transfers.hops`."""
+
+    def __init__(self, sched: Schedule, profile: Profile, seconds: list[float], num_ticks: int) -> None:
+        self.program, self.ticks, self.seconds = Program(sched, num_ticks), num_ticks, seconds
+        nodes, num = range(sched.meta.num_nodes), len(sched) * num_ticks
+        self.nan = float("nan")
+        self.start, self.end = [self.nan] * num, [self.nan] * num
+        self.ended, self.granted = bytearray(num), bytearray(num)
+        self.left = list(self.program.num_runs)
+        self.heap: list[Event] = []
+        self.network = Network(Topology.parse(sched.meta.topology, sched.meta.num_nodes), profile)
+        self.transfers = Transfers(self.program, self.network, self.heap)
+        self.lanes = [[self.program.lane(n, lane) for lane in (COMPUTE, NIC)] for n in nodes]
+        self.heads = [[0, 0] for _ in nodes]
+        self.busy = [False for _ in nodes]
+        self.memory = [self.program.memory(n) for n in nodes]
+        self.next_memory = [next(events, None) for events in self.memory]
+        self.samples: list[Sample] = []
+        self.waiting: dict[int, list[int]] = {}  # what has to happen -> walkers that then look again
+        self.awake: list[int] = [WALKERS * n + walker for n in nodes for walker in (COMPUTE, NIC, LEDGER)]
+
+    def run(self) -> None:
+        """Run to the end. Raises RunError when nobody can go on: `verify` refuses such schedules."""
+        self._settle(0.0)
+        while self.heap:
+            now, rank, inst = heappop(self.heap)
+            if rank == DONE:
+                self._finish(inst, now)
+                self._settle(now)
+            elif rank < ENTER:
+                self.transfers.leave(inst, now)
+            else:
+                self.transfers.enter(inst, now)
+        for lanes, heads in zip(self.lanes, self.heads, strict=True):
+            for lane, head in zip(lanes, heads, strict=True):
+                if head < len(lane):
+                    raise RunError(
+                        f"the simulation stopped at row {lane[head] // self.ticks}: expected a schedule that `verify` "
+                        "has passed"
+                    )
+
+    def _settle(self, now: float) -> None:
+        turns = (self._run_compute, self._run_nic, self._run_memory)
+        while self.awake:
+            node, walker = divmod(self.awake.pop(), WALKERS)
+            turns[walker](node, now)
+
+    def _finish(self, inst: int, now: float) -> None:
+        """Record what an event ends: work, or a delivery and with it perhaps its send."""
+        row = inst // self.ticks
+        if self.program.kind[row] == RECV:
+            self._end(inst, now)
+            send = self.transfers.arrive(inst, now)
+            if send >= 0:
+                self._end(send, now)
+            return
+        if self.program.lane_of[row] == COMPUTE:
+            node = self.program.node[row]
+            self.busy[node] = False
+            self.awake.append(WALKERS * node + COMPUTE)
+        self._end(inst, now)
+
+    def _end(self, inst: int, now: float) -> None:
+        row = inst // self.ticks
+        self.ended[inst], self.end[inst] = 1, now
+        self.left[row] -= 1
+        self.awake += self.waiting.pop(inst, ())
+        if not self.left[row]:
+            self.awake += self.waiting.pop(~row, ())
+
+    # --- walkers ---
+
+    def _run_compute(self, node: int, now: float) -> None:
+        """Start the next row of the compute lane unless one is running: one processor, in list order."""
+        lane, heads = self.lanes[node][COMPUTE], self.heads[node]
+        while not self.busy[node] and heads[COMPUTE] < len(lane):
+            inst = lane[heads[COMPUTE]]
+            if self._is_blocked(inst, WALKERS * node + COMPUTE):
+                return
+            heads[COMPUTE] += 1
+            self.start[inst] = now
+            if self.program.is_retire[inst // self.ticks]:
+                self._end(inst, now)
+            else:
+                self.busy[node] = True
+                heappush(self.heap, (now + self.seconds[inst // self.ticks], DONE, inst))
+
+    def _run_nic(self, node: int, now: float) -> None:
+        """Start rows of the NIC lane until one is blocked; none waits for an earlier one to end."""
+        lane, heads = self.lanes[node][NIC], self.heads[node]
+        while heads[NIC] < len(lane):
+            inst = lane[heads[NIC]]
+            if self._is_blocked(inst, WALKERS * node + NIC):
+                return
+            heads[NIC] += 1
+            self.start[inst] = now
+            kind = self.program.kind[inst // self.ticks]
+            if kind == RECV:
+                self.transfers.post(inst, now)
+            elif kind == SEND:
+                self.transfers.send(inst, now)
+            else:
+                heappush(self.heap, (now + self.seconds[inst // self.ticks], DONE, inst))
+
+    def _run_memory(self, node: int, now: float) -> None:
+        """Take and give back memory in list order; a give waits for the last use."""
+        event, events = self.next_memory[node], self.memory[node]
+        while event is not None:
+            if event.is_take:
+                self.granted[event.inst] = 1
+                self.awake += self.waiting.pop(self._grant_of(event.inst), ())
+            elif self._is_in_use(event, WALKERS * node + LEDGER):
+                break
+            self.samples.append((now, node, event))
+            event = next(events, None)
+        self.next_memory[node] = event
+
+    def _is_in_use(self, event: MemoryEvent, walker: int) -> bool:
+        """Say whether memory to give back still has uses, and wake the walker when that may have changed."""
+        for inst in event.needs:
+            if not self.ended[inst]:
+                return self._waits_for(inst, walker)
+        for row in event.runs:
+            if self.left[row]:
+                return self._waits_for(~row, walker)
+        return False
+
+    # --- waiting ---
+
+    def _waits_for(self, what: int, walker: int) -> bool:
+        """Register a walker for what it waits for; always true: it waits."""
+        self.waiting.setdefault(what, []).append(walker)
+        return True
+
+    def _is_blocked(self, inst: int, walker: int) -> bool:
+        """Say whether an instance cannot start yet, and wake its walker when that may have changed."""
+        row, tick = divmod(inst, self.ticks)
+        ended, program = self.ended, self.program
+        for base in program.waits[row]:
+            if not ended[base + tick]:
+                return self._waits_for(base + tick, walker)
+        for other, shift in program.shifted.get(row, ()):
+            if 0 <= tick + shift < self.ticks and not ended[other * self.ticks + tick + shift]:
+                return self._waits_for(other * self.ticks + tick + shift, walker)
+        for other in program.runs.get(row, ()):
+            if self.left[other]:
+                return self._waits_for(~other, walker)
+        if program.needs_memory(row, tick) and not self.granted[inst]:
+            return self._waits_for(self._grant_of(inst), walker)
+        return False
+
+    def _grant_of(self, inst: int) -> int:
+        return inst + len(self.ended)

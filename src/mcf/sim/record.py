@@ -1,0 +1,96 @@
+"""A finished machine -> the columns of a trace, in model time."""
+
+import numpy as np
+
+from mcf.schedule import memory
+from mcf.schedule.schedule import Array, Schedule
+from mcf.schedule.steps import COMPUTE, KEEP, PRODUCE, RECV, SEND
+from mcf.schedule.verify import purposes
+from mcf.sim.machine import Machine
+from mcf.trace import EVENT, MEMORY, Trace
+from mcf.trace.columns import Table
+
+
+def to_trace(machine: Machine, meta: dict[str, str | int | float | bool]) -> Trace:
+    """Compute rows, the gaps between them as waits, and each payload's crossing of each link."""
+    sched = machine.program.sched
+    work = _work(sched, machine)
+    events = np.concatenate([work, _waits(work), _hops(sched, machine)])
+    order = np.lexsort((events["row"], events["t_start"]))
+    return Trace(events=events[order], memory=_memory(sched, machine), meta=dict(meta))
+
+
+def _table(sched: Schedule, insts: Array, ticks: int, start: Array, end: Array) -> Table:
+    rows, layers = np.divmod(insts, ticks)
+    out = np.zeros(len(insts), EVENT)
+    for name in ("kind", "lane", "stage", "node", "chunk"):
+        out[name] = sched.steps[name][rows]
+    out["row"], out["layer"], out["peer"] = rows, layers, -1
+    out["t_start"], out["t_end"] = start, end
+    return out
+
+
+def _work(sched: Schedule, machine: Machine) -> Table:
+    """Rows that compute, on either lane."""
+    start, end = np.array(machine.start), np.array(machine.end)
+    moves = np.isin(sched.steps["kind"], (SEND, RECV))
+    insts = np.flatnonzero(~np.isnan(start) & np.repeat(~moves, machine.ticks))
+    return _table(sched, insts, machine.ticks, start[insts], end[insts])
+
+
+def _waits(work: Table) -> Table:
+    """Time in which a compute lane stood still before a row: nothing but communication can hold it up."""
+    mine = work[work["lane"] == COMPUTE]
+    mine = mine[np.lexsort((mine["t_end"], mine["t_start"], mine["node"]))]
+    first = np.diff(mine["node"], prepend=-1) != 0
+    before = np.where(first, 0.0, np.roll(mine["t_end"], 1)) if len(mine) else np.empty(0)
+    out: Table = mine[mine["t_start"] > before].copy()
+    out["t_end"], out["t_start"] = out["t_start"], before[mine["t_start"] > before]
+    out["wait"] = 1
+    return out
+
+
+def _hops(sched: Schedule, machine: Machine) -> Table:
+    hops = np.array(machine.transfers.hops, dtype=np.float64).reshape(-1, 5)
+    insts = hops[:, 0].astype(np.int64)
+    out = _table(sched, insts, machine.ticks, hops[:, 3], hops[:, 4])
+    rows = insts // machine.ticks
+    out["node"], out["peer"] = hops[:, 1], hops[:, 2]
+    out["purpose"], out["payload_bytes"] = purposes(sched)[rows], sched.row_bytes[rows]
+    return out
+
+
+def _memory(sched: Schedule, machine: Machine) -> Table:
+    """KV bytes in use after each memory event; whole pages, all layers, as `verify` counts them."""
+    reserve = memory.reserve_bytes(sched).tolist()
+    sizes = _Sizes(sched)
+    in_use = list(reserve)
+    rows = [(node, -1, 0.0, size) for node, size in enumerate(reserve)]
+    for now, node, event in machine.samples:
+        in_use[node] += sizes(event.row) if event.is_take else -sizes(event.row)
+        rows.append((node, int(sched.steps["chunk"][event.row]), now, in_use[node]))
+    return np.array(rows, MEMORY)
+
+
+class _Sizes:
+    """Bytes that a row takes or gives back, by row."""
+
+    def __init__(self, sched: Schedule) -> None:
+        self.sched, self.known = sched, dict[int, int]()
+        self.blocks, own = memory.block_bytes(sched), memory.own_bytes(sched)
+        foreign = sched.owner != np.arange(sched.meta.num_nodes)[None, :, None]
+        self.produced = np.diff(own, axis=0) + (self.blocks * foreign).sum(-1)
+
+    def __call__(self, row: int) -> int:
+        if row not in self.known:
+            self.known[row] = self._size(row)
+        return self.known[row]
+
+    def _size(self, row: int) -> int:
+        r = self.sched.step(row)
+        if r.kind == PRODUCE:
+            return int(self.produced[r.chunk, r.node])
+        if r.kind == RECV and r.hold != KEEP:
+            tokens = self.sched.tokens_in(r.c_lo, r.c_hi, r.m_lo, r.m_hi)
+            return memory.stream_bytes(self.sched, tokens, r.h_lo, r.h_hi, r.ahead)
+        return int(self.blocks[r.c_lo : r.c_hi, r.m_lo : r.m_hi, self.sched.groups(r.h_lo, r.h_hi)].sum())

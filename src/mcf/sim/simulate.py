@@ -1,0 +1,95 @@
+"""`simulate`: how long a verified schedule takes, by discrete events; layers may be extrapolated."""
+
+import numpy as np
+
+from mcf.errors import UserError
+from mcf.model import ModelShape
+from mcf.schedule import Schedule
+from mcf.schedule.schedule import Array
+from mcf.schedule.steps import MERGE, PREFILL, PURPOSE_NAMES
+from mcf.sim.cost import head_seconds, row_seconds
+from mcf.sim.machine import Machine
+from mcf.sim.profile import Profile
+from mcf.sim.record import to_trace
+from mcf.sim.result import SimResult
+from mcf.trace import Trace
+
+LEAST_LAYERS = 3  # the first layer has a prologue behind it and the last nothing to fetch: one in between
+
+
+def simulate(schedule: Schedule, profile: Profile, *, shape: ModelShape, layers: int | None = None) -> SimResult:
+    """Time the prefill of a schedule that `verify` has passed, on nodes and links of one profile.
+
+    `layers`: how many of the model's layers to simulate; the others are extrapolated from the steady ones between the
+    first and the last, chunk by chunk and node by node. None simulates all. Decode rows are left out. The same
+    arguments give the same result. Raises UserError for a shape that is not the schedule's, and for too few layers.
+    """
+    _check_shape(schedule, shape)
+    num_layers = schedule.meta.num_layers
+    ticks = _num_ticks(layers, num_layers)
+    machine = Machine(schedule, profile, row_seconds(schedule, shape, profile).tolist(), ticks)
+    machine.run()
+    finish = _finish(schedule, machine, num_layers)
+    trace = to_trace(machine, _meta(schedule, profile, ticks))
+    return SimResult(
+        trace=trace,
+        ttft_s=float(finish.max()) + head_seconds(shape, profile),
+        finish_s=tuple(finish.tolist()),
+        link_busy_s={link: busy * num_layers / ticks for link, busy in sorted(machine.network.busy.items())},
+        link_bytes=_scaled(trace.bytes_per_link_and_purpose(), num_layers, ticks),
+        traffic=_traffic(trace, num_layers, ticks),
+        num_layers=num_layers,
+        simulated_layers=ticks,
+    )
+
+
+def _check_shape(sched: Schedule, shape: ModelShape) -> None:
+    for name in ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "kv_bytes", "act_bytes"):
+        got, expected = getattr(shape, name), getattr(sched.meta, name)
+        if got != expected:
+            raise UserError(f"got a shape with {name} = {got}: expected {expected}, as in the schedule")
+
+
+def _num_ticks(layers: int | None, num_layers: int) -> int:
+    if layers is None or layers >= num_layers:
+        return num_layers
+    if layers < LEAST_LAYERS:
+        raise UserError(
+            f"got layers = {layers}: expected at least {LEAST_LAYERS}, or none to simulate all {num_layers}"
+        )
+    return layers
+
+
+def _meta(sched: Schedule, profile: Profile, ticks: int) -> dict[str, str | int | float | bool]:
+    return {
+        "executor": "sim",
+        "policy": sched.meta.policy,
+        "profile": profile.name,
+        "physical": profile.physical,
+        "num_layers": sched.meta.num_layers,
+        "simulated_layers": ticks,
+    }
+
+
+def _finish(sched: Schedule, machine: Machine, num_layers: int) -> Array:
+    """[N] seconds of each node's last prefill row, the layers that were not simulated added."""
+    ticks, num_nodes = machine.ticks, sched.meta.num_nodes
+    ends = np.array(machine.end).reshape(-1, ticks)
+    last = np.nanmax(np.concatenate([ends, np.zeros((len(ends), 1))], axis=1), axis=1)
+    out = np.zeros(num_nodes)
+    np.maximum.at(out, sched.steps["node"], last)
+    if ticks < num_layers:
+        s = sched.steps
+        rows = np.flatnonzero((s["kind"] == MERGE) & (s["stage"] == PREFILL) & (s["q"] == s["node"]))
+        steady = (ends[rows, ticks - 2] - ends[rows, 0]) / (ticks - 2)
+        np.add.at(out, s["node"][rows], steady * (num_layers - ticks))
+    return out
+
+
+def _scaled(counts: dict[tuple[int, int, str], int], num_layers: int, ticks: int) -> dict[tuple[int, int, str], int]:
+    return {key: total // ticks * num_layers for key, total in counts.items()}
+
+
+def _traffic(trace: Trace, num_layers: int, ticks: int) -> dict[str, int]:
+    totals = trace.bytes_by_purpose(PREFILL)
+    return {name: totals[name] // ticks * num_layers for name in PURPOSE_NAMES.values()}
