@@ -1,15 +1,15 @@
 """Random legal schedules in the simulator: they end, move the bytes and the memory of the report, and beat no bound."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mcf.policies import NAMES, plan
+from mcf.policies import NAMES, PlanRequest, plan
 from mcf.schedule import Schedule, unicast, verify
 from mcf.sim import NAMES as PROFILES
 from mcf.sim import bounds, load_profile, simulate
 from mcf.testing.strategies import schedules
-from plans import requests
+from plans import LEAST_NODES, requests
 from simulated import profile, shape_of
 
 quietly = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -41,5 +41,6 @@ def test_random_schedules(sched: Schedule, used: object) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @quietly
 @given(asked=requests(), used=profiles)
-def test_policies(name: str, asked: object, used: object) -> None:
+def test_policies(name: str, asked: PlanRequest, used: object) -> None:
+    assume(asked.num_nodes >= LEAST_NODES.get(name, 1))
     judge(plan(name, asked), used)

@@ -18,6 +18,7 @@ from mcf.sim.machine import Machine
 from mcf.sim.transfers import LEAVE, LEAVE_AHEAD
 from mcf.trace import Trace, to_perfetto
 from mcf.trace.columns import Table
+from plans import pairs_of
 from simulated import QWEN, asked, profile, tiny_shape
 
 every_policy = pytest.mark.parametrize("name", NAMES)
@@ -127,9 +128,8 @@ def test_latency_adds_up_where_nodes_need_each_other_in_every_layer() -> None:
 # --- against verify and brute force ---
 
 
-@every_policy
 @every_topology
-@pytest.mark.parametrize("num_nodes", [1, 2, 3, 6])
+@pytest.mark.parametrize(("name", "num_nodes"), pairs_of(NAMES, [1, 2, 3, 6]))
 def test_bytes_and_memory_are_those_of_the_report(name: str, topology: str, num_nodes: int) -> None:
     shape = tiny_shape(3)
     sched = plan(name, asked(shape, num_nodes, 203, 50, topology))
@@ -177,11 +177,12 @@ def test_the_same_arguments_give_the_same_trace() -> None:
 # --- volumes and times of the paper ---
 
 
+@pytest.mark.parametrize("name", ["ring", "zigzag"])
 @pytest.mark.parametrize(("num_nodes", "published"), [(2, 1.94), (4, 2.99), (8, 3.70), (16, 4.40)])
-def test_ring_volumes_of_table_1(num_nodes: int, published: float) -> None:
+def test_ring_volumes_of_table_1(name: str, num_nodes: int, published: float) -> None:
     """16K tokens, 256 per node and chunk, INT4 KV: half a byte per element, and `kv_bytes` is whole: elements count."""
     exact = {2: 1.9378, 4: 2.9947, 8: 3.6994, 16: 4.4040}[num_nodes]
-    sched = plan("ring", asked(QWEN, num_nodes, 16 * KIB, 256 * num_nodes, "ring"))
+    sched = plan(name, asked(QWEN, num_nodes, 16 * KIB, 256 * num_nodes, "ring"))
     s = sched.steps
     sent = (sched.row_elements * num_hops(sched))[(s["kind"] == SEND) & (s["stage"] == PREFILL)].sum()
     elements = int(sent) * QWEN.num_layers
