@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mcf.cli.numbers import factors_text, traffic_text
-from mcf.cli.summary import summary_rows
+from mcf.cli.summary import certificate_text, summary_rows
 from mcf.engine.result import Result
 from mcf.trace import EVENT, Trace
 
@@ -66,6 +66,11 @@ def test_every_line() -> None:
 )
 def test_lines_of_odd_runs(changes, name, value) -> None:
     assert dict(summary_rows(replace(RESULT, **changes)))[name] == value
+
+
+def test_shares_of_some_heads_are_rounded() -> None:
+    text = certificate_text({**RESULT.certificate, "tokens_per_worker": [32 / 3, 1064 / 3, 7000]})
+    assert "10.67 + 354.67 + 7,000 tokens" in text
 
 
 def test_a_certificate_that_is_not_complete_says_so() -> None:

@@ -60,7 +60,7 @@ def _factor_text(factors: list[float]) -> str:
 
 def certificate_text(certificate: dict[str, Any]) -> str:
     """Return the certificate in one line."""
-    shares = " + ".join(f"{tokens:,}" for tokens in certificate["tokens_per_worker"])
+    shares = " + ".join(f"{round(tokens, 2):,}" for tokens in certificate["tokens_per_worker"])
     balance = "equal to within a page" if certificate["balanced_within_a_page"] else "not equal to within a page"
     return (
         f"{'complete' if certificate['complete'] else 'NOT complete'}: {certificate['num_blocks']:,} blocks, "
