@@ -38,9 +38,9 @@ def test_transfers_with_one_tag_keep_their_order(seed):
             handles = [transport.irecv(tensor, 0, i % 2, NEW_KV) for i, tensor in enumerate(got)]
         for handle in reversed(handles):
             handle.wait()
-        return [int(tensor[0]) for tensor in got]
+        return [tensor[0].item() for tensor in got]
 
-    assert LocalWorld(2, seed=seed).run(body)[1] == list(range(6))
+    assert LocalWorld(2, seed=seed).run(body)[1] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def arrival_order(seed: int) -> list[int]:
