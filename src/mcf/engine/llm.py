@@ -110,10 +110,10 @@ class LLM:
         shape: ModelShape,
         tokenizer: Tokenizer,
         *,
-        dtype: str,
         policy: str,
         kv_memory_bytes: int | None,
         chunk_tokens: int | str,
+        dtype: str = "float32",
         poison: bool = False,
     ) -> None:
         self.world, self.source, self.shape, self.tokenizer = world, source, shape, tokenizer
