@@ -60,8 +60,9 @@ class Setting:
     @property
     def m_l(self) -> Bytes:
         """KV bytes of one token in one layer."""
-        b = self.shape.kv_bytes if self.b is None else self.b
-        return 2 * self.shape.num_kv_heads * self.shape.head_dim * b
+        if self.b is None:
+            return self.shape.kv_token_layer_bytes
+        return 2 * self.shape.num_kv_heads * self.shape.head_dim * self.b
 
     @property
     def m_t(self) -> Bytes:
