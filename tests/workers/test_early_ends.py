@@ -122,14 +122,29 @@ def test_ctrl_c_in_a_request(llm, case, num_done):
     check_whole(llm, case)
 
 
-def test_a_request_that_does_not_leave_in_time_ends_the_workers_and_they_come_back(llm, case):
+def test_a_request_that_does_not_leave_in_time_ends_the_workers(llm, case):
+    def stop_one(stage: str, done: float, total: float) -> None:
+        os.kill(llm.world.pids[1], signal.SIGSTOP)
+        raise Gone
+
+    llm.patience_s = 0.1
+    with pytest.raises(Gone):
+        llm.generate(case.ids, **SHORT, on_progress=stop_one)
+    del llm.patience_s
+    with pytest.raises(RunError, match=r"gone: a request that had ended early \(Gone\) did not leave them in time"):
+        llm.generate(case.ids, **SHORT)
+    llm.restart()
+    check_whole(llm, case)
+
+
+def test_without_patience_an_early_end_is_the_workers_end_and_they_come_back(llm, case):
     pids, tokenizer = llm.world.pids, llm.tokenizer
     llm.patience_s = 0.0
     with pytest.raises(Gone):
         llm.generate(case.ids, **SHORT, on_progress=raise_at(CHUNK))
     assert not still_alive(pids)
     assert not llm.is_alive
-    with pytest.raises(RunError, match=r"the workers are gone: .*did not leave them in time; llm\.restart\(\) brings"):
+    with pytest.raises(RunError, match=r"the workers are gone: Gone; llm\.restart\(\) brings them back"):
         llm.generate(case.ids, **SHORT)
     del llm.patience_s
     llm.restart()

@@ -8,6 +8,7 @@
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class Request:
         self.world.phase = "planning"
         report = self.plan.report
         poison = {"poison": True} if self.llm._poison else {}
-        with ctrl_c_held_back():
+        with self._shielded():
             for rank in range(self.num_workers):
                 sizes = {"page_bytes": report.page_bytes[rank], "slot_bytes": report.slot_bytes[rank]}
                 self.world.send(rank, "plan", self.plan.data, sha256=self.plan.sha256, **sizes, **poison)
@@ -136,7 +137,7 @@ class Request:
             on_text(piece)
 
     def _step(self, token: int, index: int) -> NDArray[np.float32]:
-        with ctrl_c_held_back():
+        with self._shielded():
             for rank in range(self.num_workers):
                 self.world.send(rank, "decode", token=token, index=index, want_logits=rank == 0)
         return np.frombuffer(self._collect("logits", ranks=(0,))[0].payload, dtype=np.float32)
@@ -175,12 +176,16 @@ class Request:
 
     # -- frames: between two of them the caller may end the request -------------------------------------------------
 
+    def _shielded(self) -> AbstractContextManager[None]:
+        """Let Ctrl-C wait a moment, unless it ends the workers anyway."""
+        return ctrl_c_held_back() if self.llm.patience_s > 0 else nullcontext()
+
     def _send_all(self, type: str, payload: bytes = b"", /, **fields: Any) -> None:
-        with ctrl_c_held_back():  # never half a frame, and never to one worker alone
+        with self._shielded():  # never half a frame, and never to one worker alone
             self.world.broadcast(type, payload, **fields)
 
     def _receive(self, timeout_s: float = TICK_S) -> tuple[int, Frame] | None:
-        with ctrl_c_held_back():
+        with self._shielded():
             return self.world.recv_any(timeout_s)
 
     def _collect(
@@ -229,6 +234,9 @@ class Request:
     def _leave_in_step(self, why: BaseException) -> None:
         """Have all workers give the request up at one place; end them where that takes too long. Raises nothing new."""
         if self.world.is_closed:
+            return
+        if self.llm.patience_s <= 0:
+            self.world.kill(_in_words(why))
             return
         try:
             until_s = time.monotonic() + self.llm.patience_s
