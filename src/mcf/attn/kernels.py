@@ -187,7 +187,8 @@ def _square_tokens(q: Tensor, kv_runs: Sequence[KvRun]) -> int:
 def _causal_squares(q: Tensor, k: Tensor, v: Tensor, square: int, scale: float) -> tuple[Tensor, Tensor]:
     """Attend q [n, Hq, d] to k and v [n, Hkv, d], each block of `square` tokens to itself -> [n, Hq, d], [n, Hq]."""
     if bf16.is_fast(q.dtype, square * (q.shape[1] // k.shape[1]), square):
-        parts = [_large_square(*(x[lo : lo + square] for x in (q, k, v)), scale) for lo in range(0, len(q), square)]
+        cuts = [slice(lo, lo + square) for lo in range(0, len(q), square)]
+        parts = [_large_square(q[cut], k[cut], v[cut], scale) for cut in cuts]
         return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
     q, k, v = (x.view(-1, square, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
     out, lse = _flash(q, k, v, True, scale)
@@ -197,7 +198,8 @@ def _causal_squares(q: Tensor, k: Tensor, v: Tensor, square: int, scale: float) 
 def _large_square(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     found = bf16.attend_square(_fold(q, k.shape[1]), k, v, scale)
     if found is None:
-        out, lse = _flash(*(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)), True, scale)
+        heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
+        out, lse = _flash(heads_first[0], heads_first[1], heads_first[2], True, scale)
         return out[0].transpose(0, 1), lse[0].transpose(0, 1)
     return _unfold(*found, len(q))
 
