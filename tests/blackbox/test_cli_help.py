@@ -18,6 +18,7 @@ OPTIONS = {
     | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--timeout", "--trace"},
     "plan": SHARED | {"--prompt-tokens", "--save"},
     "show": {"--verify", "--debug"},
+    "doctor": {"--workers", "--kv-memory", "--dtype", "--json", "--debug"},
 }
 
 

@@ -54,6 +54,8 @@ class World:
     def __init__(self, processes: Sequence[WorkerProcess], *, silent_s: float, clock: Callable[[], float]) -> None:
         self.limit: Limit | None = None  # what a wait may not outlast
         self.phase = "joining"
+        self.hellos: dict[int, Frame] = {}
+        self._port = 0
         self._clock = clock
         self._silent_s = silent_s
         self._gone_because = ""
@@ -73,9 +75,11 @@ class World:
         command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         limit: Limit | None = None,
+        is_joined: bool = True,
     ) -> Self:
-        """Start the workers and wait until all have joined, no longer than `limit`.
+        """Start the workers and wait until all have joined, or with `is_joined` False until all have said hello.
 
+        No longer than `limit`, which holds for later waits too until it is taken away.
         `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program.
         Raises WorkerLostError, WorkerSilentError, WorkerFailedError, TransportError or RequestTimeoutError; no process
         is left then.
@@ -91,7 +95,10 @@ class World:
                         processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
                 world.limit = limit
-                world._join(meeting.getsockname()[1])
+                world._port = meeting.getsockname()[1]
+                world._greet()
+                if is_joined:
+                    world.join()
         except BaseException:
             kill_all(processes)
             raise
@@ -140,6 +147,17 @@ class World:
         """Send the same frame to every worker."""
         for rank in range(self.num_workers):
             self.send(rank, type, payload, **fields)
+
+    def join(self) -> None:
+        """Have the workers meet, once each fits this head. Raises TransportError for one that does not."""
+        with self._all_or_nothing():
+            for rank, hello in self.hellos.items():
+                check_hello(hello, rank)
+        self.broadcast("join", port=self._port, timeout_s=LINK_TIMEOUT_S)
+        self.wait_for("joined")
+        for worker in self._watch.workers:
+            worker.has_joined = True
+        self.phase = "idle"
 
     def check(self) -> None:
         """Raise WorkerLostError, WorkerFailedError or WorkerSilentError if something has gone wrong; do not wait."""
@@ -221,14 +239,8 @@ class World:
             self.kill(_in_words(exc))
             raise
 
-    def _join(self, port: int) -> None:
-        for rank, hello in self.wait_for("hello").items():
-            check_hello(hello, rank)
-        self.broadcast("join", port=port, timeout_s=LINK_TIMEOUT_S)
-        self.wait_for("joined")
-        for worker in self._watch.workers:
-            worker.has_joined = True
-        self.phase = "idle"
+    def _greet(self) -> None:
+        self.hellos = self.wait_for("hello")
 
     def _pump(self, timeout_s: float) -> None:
         self._watch.pump(timeout_s, self.phase)
