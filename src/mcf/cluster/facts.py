@@ -79,6 +79,8 @@ def bisection(topology: Topology) -> int:
     if isinstance(shape, Grid):
         halves += [_by_columns(shape)[:half], _by_columns(shape)[num_nodes - half :]]
     if isinstance(shape, Graph):
+        round_trip = topology.cycle * 2  # on a tree a stretch of it is a subtree, where there is one of that size
+        halves += [round_trip[at : at + half] for at in range(num_nodes)]
         halves += [_near(topology, root)[:half] for root in range(num_nodes)]
     return min(_cut(topology, part) for part in halves)
 
