@@ -16,11 +16,7 @@ def pd(j: Job) -> Form:
     held[:makers] = blocks.sum()
     np.add.at(held, owner, blocks)
     kv = made * kv_bytes(j)
-    peers = (
-        [len(j.topology.multicast(m, [n for n in range(makers) if n != m])) for m in range(makers)]
-        if (j.topology.name != "switch")
-        else [makers - 1] * makers
-    )
+    peers = [_edges(j, m, makers) for m in range(makers)]
     total = int((kv.sum(0) * np.array(peers)).sum() + (kv * j.hops[np.arange(makers)[None, :], owner]).sum())
     into, out = np.zeros(j.N, np.int64), np.zeros(j.N, np.int64)
     into[:makers] = kv.sum() - kv.sum(0)
@@ -35,6 +31,15 @@ def pd(j: Job) -> Form:
         into=into,
         out_of=out,
     )
+
+
+def _edges(j: Job, maker: int, makers: int) -> int:
+    """Links that a maker's block crosses to its peers: a tree, or ways of their own where a tree would touch others."""
+    peers = [n for n in range(makers) if n != maker]
+    if j.topology.is_switch:
+        return len(peers)
+    tree = j.topology.multicast(maker, peers)
+    return len(tree) if {b for _, b in tree} <= set(peers) else int(j.hops[maker, peers].sum())
 
 
 def _pd_owner(j: Job, makers: int) -> Array:

@@ -18,18 +18,19 @@ def zigzag(j: Job) -> Form:
 
 
 def _ring(policy: str, j: Job) -> Form:
-    nodes = np.arange(j.N)
-    step = j.hops[nodes, (nodes + 1) % j.N]  # links from each node to the next
-    around = step.sum() - step[nodes - 1]  # [N] of a block of each maker
+    after, before = np.empty(j.N, dtype=np.int64), np.empty(j.N, dtype=np.int64)
+    after[j.cycle], before[j.cycle] = np.roll(j.cycle, -1), np.roll(j.cycle, 1)
+    step = j.hops[np.arange(j.N), after]  # links from each node to the next
+    around = step.sum() - step[before]  # [N] of a block of each maker
     new, fetched = j.t.sum(0) * kv_bytes(j), j.T[:-1].sum(0) * kv_bytes(j)
-    passed = (new + fetched).sum() - np.roll(new + fetched, -1)  # a node passes on all but its successor's own
+    passed = (new + fetched).sum() - (new + fetched)[after]  # a node passes on all but its successor's own
     many = passed * (j.N > 1)
     return Form(
         policy=policy,
         job=j,
         traffic=traffic_of((new * around).sum(), (fetched * around).sum()),
         peak_bytes=peaks_of(j, ring_slots),
-        into=np.roll(many, 1),
+        into=many[before],
         out_of=many,
     )
 

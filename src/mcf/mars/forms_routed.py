@@ -60,7 +60,7 @@ def _asks(j: Job, c: int, groups: int) -> Array:
 
 def _query_edges(j: Job, asks: Array, groups: int) -> Array:
     """[N] links of the trees that a node's queries take to all that it asks, one tree for each head group."""
-    if j.topology.name == "switch":
+    if j.topology.is_switch:
         return np.asarray(asks.sum(1))
     asked = [[[n for n in range(g, j.N, groups) if row[n]] for g in range(groups)] for row in asks]
     return np.array([sum(len(j.topology.multicast(q, a)) for a in trees if a) for q, trees in enumerate(asked)])

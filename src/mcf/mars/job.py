@@ -71,10 +71,15 @@ class Job:
         """Layers that history is fetched early."""
         return min(1, self.stream_slots - 1)
 
-    @property
+    @cached_property
     def has_relays(self) -> bool:
         """Say whether some nodes reach others only by way of third ones."""
-        return self.topology.name != "switch" and self.N > 3
+        return self.topology.has_relays
+
+    @cached_property
+    def cycle(self) -> Array:
+        """[N] nodes in the order of a round trip."""
+        return np.array(self.topology.cycle)
 
     @cached_property
     def chunk_sizes(self) -> Array:
@@ -139,10 +144,9 @@ class Job:
     @cached_property
     def hops(self) -> Array:
         """[N, N] links from one node to another."""
-        if self.topology.name == "switch":
+        if self.topology.is_switch:
             return 1 - np.eye(self.N, dtype=np.int64)
-        nodes = range(self.N)
-        return np.array([[self.topology.hops(a, b) for b in nodes] for a in nodes], dtype=np.int64)
+        return np.array([self.topology.distances(a) for a in range(self.N)], dtype=np.int64)
 
     @cached_property
     def ranks(self) -> Array:

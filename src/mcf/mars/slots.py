@@ -77,9 +77,10 @@ def ring_slots(j: Job, c: int) -> Array:
     """[N] pages: each block comes from the node before, is passed on, and goes when it has been attended or sent."""
     if j.N == 1:
         return np.zeros(j.N, dtype=np.int64)
+    place = np.argsort(j.cycle)
     if min(j.T[c].min(), j.t[c].min()) > 0:
-        return _widest(j.pages(j.T[c]) + j.pages(j.t[c]), j.stream_slots)
-    makers = others(j)
+        return _widest((j.pages(j.T[c]) + j.pages(j.t[c]))[j.cycle], j.stream_slots)[place]
+    makers = j.cycle[(place[:, None] - np.arange(1, j.N)[None, :]) % j.N]
     asks = (j.t[c] > 0)[:, None]
     sees = np.take_along_axis(j.sees(c), makers, 1)
     history, new = j.pages(j.T[c])[makers], j.pages(j.t[c])[makers]
