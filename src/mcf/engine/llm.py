@@ -74,21 +74,24 @@ def load(
             )
             if before_weights is not None:
                 before_weights(llm)
-            _load_workers(world, source, dtype, report)
+            llm.weight_bytes = _load_workers(world, source, dtype, report)
             return llm
         except BaseException:
             world.close()
             raise
 
 
-def _load_workers(world: World, source: ModelSource, dtype: str, report: OnProgress) -> None:
+def _load_workers(world: World, source: ModelSource, dtype: str, report: OnProgress) -> list[int]:
+    """Load the model on all workers; returns the bytes of weights on each."""
     world.phase = "loading"
     threads = threads_per_worker(world.num_workers)
     world.broadcast("load", folder=str(source.folder.resolve()), dtype=dtype, num_threads=threads)
+    sizes = []
     for rank in range(world.num_workers):
-        world.wait_for("loaded", [rank])
+        sizes.append(int(world.wait_for("loaded", [rank])[rank]["weight_bytes"]))
         report("load", rank + 1, world.num_workers)
     world.phase = "idle"
+    return sizes
 
 
 class LLM:
@@ -108,6 +111,7 @@ class LLM:
     ) -> None:
         self.world, self.source, self.shape, self.tokenizer = world, source, shape, tokenizer
         self.policy, self.kv_memory_bytes, self.chunk_tokens = policy, kv_memory_bytes, chunk_tokens
+        self.weight_bytes: list[int] = []
         self._poison = poison
 
     def __enter__(self) -> Self:
@@ -121,6 +125,12 @@ class LLM:
     def close(self) -> None:
         """End the workers; harmless when called again."""
         self.world.close()
+
+    def measure(self, what: str, *, dtype: str = "float32", num_bytes: int = 0) -> list[dict[str, Any]]:
+        """What all workers measure at once, in rank order: `rates`, `exchange`, `memory` (`mcf.dist.measure`)."""
+        self.world.broadcast("measure", what=what, dtype=dtype, num_bytes=num_bytes)
+        frames = self.world.wait_for("measured")
+        return [frames[rank]["numbers"] for rank in range(self.world.num_workers)]
 
     def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt: through the chat template where there is one, else (or with `raw`) as it stands."""
@@ -198,6 +208,7 @@ class _Request:
         )
         self.start = start
         self.num_workers = llm.world.num_workers
+        self.token_s: list[float] = []
         self.held = np.zeros((plan.schedule.meta.num_chunks, self.num_workers), dtype=np.int64)
 
     def run(self, on_text: OnText, on_progress: OnProgress) -> Result:
@@ -260,7 +271,9 @@ class _Request:
             if len(ids) >= limit:
                 reason = "length"
                 break
+            begin = time.monotonic()
             token = self.sampler.pick(self._step(token, len(ids) - 1))
+            self.token_s.append(time.monotonic() - begin)
         self._say(stream.finish(), parts, on_text)
         return ids, reason, "".join(parts)
 
@@ -294,6 +307,7 @@ class _Request:
             prompt_tokens=len(self.ids),
             ttft_s=ttft_s,
             decode_s=decode_s,
+            token_s=self.token_s,
             breakdown=parts,
             bytes=totals,
             peak_kv_bytes=[frames[rank]["peak_bytes"] for rank in range(self.num_workers)],
