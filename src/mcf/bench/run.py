@@ -45,6 +45,7 @@ def measure(
         kv_memory=settings.kv_memory_bytes,
         chunk_tokens=settings.chunk_tokens,
         dtype=settings.dtype,
+        threads=settings.threads,
         before_weights=before,
     ) as llm:
         before_load = base[0] if base else llm.measure("memory")
@@ -64,7 +65,6 @@ def run(llm: LLM, settings: Settings, base: list[dict[str, Any]], on_round: OnRo
     plan = llm.plan(settings.prompt_tokens, settings.max_tokens)
     return {
         "kind": settings.kind,
-        "threads_per_worker": llm.threads_per_worker,
         "chunk_tokens": results[-1].chunk_tokens,
         "bound": bound,
         "seconds": times,

@@ -22,6 +22,7 @@ class Settings:
     chunk_tokens: int | str
     kv_memory_bytes: int | None
     dtype: str
+    threads: int
     rounds: int
     warmup: int
     seed: int
@@ -30,6 +31,8 @@ class Settings:
         """Refuse what cannot be measured. Raises UserError."""
         check_policy(self.policy)
         check_workers(self.workers)
+        if self.threads < 1:
+            raise UserError(f"got {self.threads} threads: expected at least 1 per worker")
         if self.rounds < 1 or self.warmup < 0:
             raise UserError(
                 f"got {self.rounds} rounds and {self.warmup} to warm up: expected at least 1 and at least 0"

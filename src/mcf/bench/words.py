@@ -42,7 +42,7 @@ def _settings_text(found: Mapping[str, Any]) -> str:
     more = "" if found["kind"] == PREFILL else f" and {s['max_tokens'] - 1:,} more"
     return (
         f"{s['model']}, {s['dtype']}, {s['prompt_tokens']:,} tokens{more}; policy {s['policy']}, {s['workers']} workers "
-        f"of {found['threads_per_worker']} threads, chunks of {found['chunk_tokens']:,}"
+        f"of {s['threads']} threads, chunks of {found['chunk_tokens']:,}"
     )
 
 

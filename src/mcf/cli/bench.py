@@ -8,6 +8,7 @@ from mcf.bench.settings import Settings
 from mcf.cli.files import check_target, read_text, write_text
 from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.tables import print_pairs
+from mcf.dist.world import threads_per_worker
 
 
 def bench_command(
@@ -21,6 +22,7 @@ def bench_command(
     chunk_tokens: str,
     kv_memory: str | None,
     dtype: str,
+    threads: int | None,
     rounds: int,
     warmup: int,
     seed: int,
@@ -38,6 +40,7 @@ def bench_command(
         chunk_tokens=read_chunk(chunk_tokens),
         kv_memory_bytes=read_budget(kv_memory),
         dtype=read_dtype(dtype),
+        threads=threads or threads_per_worker(max(workers, 1)),
         rounds=rounds,
         warmup=warmup,
         seed=seed,

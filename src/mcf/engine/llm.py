@@ -35,6 +35,7 @@ def load(
     kv_memory: str | int | None = None,
     chunk_tokens: str | int = AUTO,
     dtype: str = "float32",
+    threads: int | None = None,
     on_progress: OnProgress | None = None,
     before_weights: Callable[["LLM"], object] | None = None,
     fault: str | None = None,
@@ -43,7 +44,8 @@ def load(
     """Load a model on `workers` local worker processes and keep them until `close`.
 
     `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text
-    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto".
+    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `threads`:
+    compute threads of each worker (None: its share of this process's cores).
     `on_progress(stage, done, total)` reports `hash`, `tokenizer`, `convert`, `download`, `load`. `before_weights(llm)`
     is called when prompts can be encoded and planned but no weight has moved: what it raises ends the loading. `fault`
     and `poison` are for tests. Raises UserError and RunError kinds.
@@ -54,13 +56,16 @@ def load(
         raise UserError(f"got dtype {dtype!r}: expected one of {', '.join(sorted(DTYPE_BYTES))}")
     budget = None if kv_memory is None else parse_bytes(kv_memory)
     chunk: str | int = AUTO if chunk_tokens == AUTO else parse_tokens(chunk_tokens)
+    if threads is not None and threads < 1:
+        raise UserError(f"got {threads} threads: expected at least 1 per worker")
+    num_threads = threads or threads_per_worker(workers)
     source = resolve(str(model), progress=on_progress)
     shape = source.shape(dtype)
     report = on_progress or _silent
     report("load", 0, workers)
     with ThreadPoolExecutor(1) as pool:  # the tokenizer's imports take seconds: meanwhile the workers start
         tokenizer = pool.submit(load_tokenizer, source)
-        world = World.start(workers, num_threads_per_worker=threads_per_worker(workers), fault=fault)
+        world = World.start(workers, num_threads_per_worker=num_threads, fault=fault)
         try:
             llm = LLM(
                 world,
@@ -74,18 +79,17 @@ def load(
             )
             if before_weights is not None:
                 before_weights(llm)
-            llm.weight_bytes = _load_workers(world, source, dtype, report)
+            llm.weight_bytes = _load_workers(world, source, dtype, num_threads, report)
             return llm
         except BaseException:
             world.close()
             raise
 
 
-def _load_workers(world: World, source: ModelSource, dtype: str, report: OnProgress) -> list[int]:
+def _load_workers(world: World, source: ModelSource, dtype: str, num_threads: int, report: OnProgress) -> list[int]:
     """Load the model on all workers; returns the bytes of weights on each."""
     world.phase = "loading"
-    threads = threads_per_worker(world.num_workers)
-    world.broadcast("load", folder=str(source.folder.resolve()), dtype=dtype, num_threads=threads)
+    world.broadcast("load", folder=str(source.folder.resolve()), dtype=dtype, num_threads=num_threads)
     sizes = []
     for rank in range(world.num_workers):
         sizes.append(int(world.wait_for("loaded", [rank])[rank]["weight_bytes"]))
