@@ -44,8 +44,8 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, across: Collection[st
     if unnamed:
         name = unnamed[0]
         raise UserError(
-            f"the measurements differ in {', '.join(unnamed)} ({name}: {found[name][0]} and {found[name][1]}): expected "
-            f"the same; if the difference is what you compare, say --across {','.join(unnamed)}"
+            f"the measurements differ in {', '.join(unnamed)} ({name}: {found[name][0]} and {found[name][1]}): "
+            f"expected the same; if the difference is what you compare, say --across {','.join(unnamed)}"
         )
     return {
         "ratio": ratio(a["seconds"], b["seconds"]),

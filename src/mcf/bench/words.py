@@ -41,8 +41,8 @@ def _settings_text(found: Mapping[str, Any]) -> str:
     s = found["settings"]
     more = "" if found["kind"] == PREFILL else f" and {s['max_tokens'] - 1:,} more"
     return (
-        f"{s['model']}, {s['dtype']}, {s['prompt_tokens']:,} tokens{more}; policy {s['policy']}, {s['workers']} workers "
-        f"of {s['threads']} threads, chunks of {found['chunk_tokens']:,}"
+        f"{s['model']}, {s['dtype']}, {s['prompt_tokens']:,} tokens{more}; policy {s['policy']}, {s['workers']} "
+        f"workers of {s['threads']} threads, chunks of {found['chunk_tokens']:,}"
     )
 
 
@@ -65,8 +65,8 @@ def _spread_text(seconds: Mapping[str, Any]) -> str:
 def _parts_text(parts: Mapping[str, float]) -> str:
     shown = {name.removesuffix("_s"): format_seconds(value) for name, value in parts.items()}
     return (
-        f"compute {shown['compute']} + exposed communication {shown['exposed_communication']} + other {shown['other']}; "
-        f"communication {shown['communication']} in all"
+        f"compute {shown['compute']} + exposed communication {shown['exposed_communication']} + "
+        f"other {shown['other']}; communication {shown['communication']} in all"
     )
 
 

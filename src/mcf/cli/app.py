@@ -5,66 +5,21 @@ from typing import Annotated
 import typer
 
 import mcf
-from mcf.bench.settings import DECODE, PREFILL
-from mcf.cli.bench import bench_command, compare_command
+from mcf.cli import app_bench
 from mcf.cli.doctor import doctor_command
+from mcf.cli.options import ChunkTokens, Debug, Dtype, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
 from mcf.cli.settings import read_float, read_int
 from mcf.cli.show import show_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
-from mcf.model import DTYPE_BYTES
-from mcf.policies import NAMES
 
 app = typer.Typer(
     help="MCF: long prompts on several small machines, by context parallelism with scheduled KV cache placement.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo` (scripts/setup installs it).",
-    ),
-]
-Workers = Annotated[str, typer.Option("--workers", metavar="N", help="Context-parallel worker processes.")]
-Policy = Annotated[
-    str, typer.Option("--policy", metavar="NAME", help=f"Who computes, keeps and fetches which KV: {', '.join(NAMES)}.")
-]
-ChunkTokens = Annotated[
-    str,
-    typer.Option(
-        "--chunk-tokens",
-        metavar="TOKENS",
-        help="Prefill chunk size over all workers, in tokens (1k = 1024); `auto`: 512 per worker, smaller where the KV "
-        "budget asks.",
-    ),
-]
-KvMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-memory",
-        metavar="BYTES",
-        show_default="no limit",
-        help="KV cache budget of each worker, in bytes or for example 256MiB, 2GiB.",
-    ),
-]
-MaxTokens = Annotated[
-    str,
-    typer.Option(
-        "--max-tokens", metavar="TOKENS", help="Most tokens to generate; cut to what the model's window leaves."
-    ),
-]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        "--dtype", metavar="DTYPE", help=f"Type of weights, activations and KV cache: {', '.join(sorted(DTYPE_BYTES))}."
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, the worker's too.")]
+app.add_typer(app_bench.app, name="bench")
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -221,124 +176,3 @@ def doctor(
     )
     if not is_well:
         raise typer.Exit(1)
-
-
-bench = typer.Typer(help="Measure prefill or decode against its bound, or compare two saved measurements.")
-app.add_typer(bench, name="bench")
-
-PromptTokens = Annotated[
-    str, typer.Option("--prompt-tokens", metavar="TOKENS", help="Length of the random prompt, in tokens (2k = 2048).")
-]
-Threads = Annotated[
-    str | None,
-    typer.Option(
-        "--threads", metavar="N", show_default="its share of the cores", help="Compute threads of each worker."
-    ),
-]
-Rounds = Annotated[str, typer.Option("--rounds", metavar="N", help="Requests that count; the median is reported.")]
-Warmup = Annotated[str, typer.Option("--warmup", metavar="N", help="Requests before them that do not count.")]
-Seed = Annotated[str, typer.Option("--seed", metavar="INT", help="Seed of the random prompt.")]
-BenchSave = Annotated[
-    str | None,
-    typer.Option(
-        "--save", metavar="FILE", show_default=False, help="Write the JSON object to a file, for `mcf bench compare`."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of a table.")]
-
-
-@bench.command("prefill")
-def bench_prefill(
-    model: Model,
-    prompt_tokens: PromptTokens = "2k",
-    workers: Workers = "2",
-    policy: Policy = DEFAULT_POLICY,
-    chunk_tokens: ChunkTokens = AUTO,
-    kv_memory: KvMemory = None,
-    dtype: Dtype = "float32",
-    threads: Threads = None,
-    rounds: Rounds = "5",
-    warmup: Warmup = "1",
-    seed: Seed = "0",
-    save: BenchSave = None,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Measure the time to first token: where it goes, and what arithmetic alone would take (docs/benchmarks.md)."""
-    bench_command(
-        PREFILL,
-        model,
-        prompt_tokens=prompt_tokens,
-        max_tokens="1",
-        workers=read_int(workers, "--workers"),
-        policy=policy,
-        chunk_tokens=chunk_tokens,
-        kv_memory=kv_memory,
-        dtype=dtype,
-        threads=None if threads is None else read_int(threads, "--threads"),
-        rounds=read_int(rounds, "--rounds"),
-        warmup=read_int(warmup, "--warmup"),
-        seed=read_int(seed, "--seed"),
-        save=save,
-        is_json=json,
-    )
-
-
-@bench.command("decode")
-def bench_decode(
-    model: Model,
-    prompt_tokens: PromptTokens = "2k",
-    max_tokens: Annotated[
-        str, typer.Option("--max-tokens", metavar="TOKENS", help="Tokens of an answer; all but the first are timed.")
-    ] = "33",
-    workers: Workers = "2",
-    policy: Policy = DEFAULT_POLICY,
-    chunk_tokens: ChunkTokens = AUTO,
-    kv_memory: KvMemory = None,
-    dtype: Dtype = "float32",
-    threads: Threads = None,
-    rounds: Rounds = "5",
-    warmup: Warmup = "1",
-    seed: Seed = "0",
-    save: BenchSave = None,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Measure the time per generated token: where it goes, and what reading weights and KV alone would take."""
-    bench_command(
-        DECODE,
-        model,
-        prompt_tokens=prompt_tokens,
-        max_tokens=max_tokens,
-        workers=read_int(workers, "--workers"),
-        policy=policy,
-        chunk_tokens=chunk_tokens,
-        kv_memory=kv_memory,
-        dtype=dtype,
-        threads=None if threads is None else read_int(threads, "--threads"),
-        rounds=read_int(rounds, "--rounds"),
-        warmup=read_int(warmup, "--warmup"),
-        seed=read_int(seed, "--seed"),
-        save=save,
-        is_json=json,
-    )
-
-
-@bench.command("compare")
-def bench_compare(
-    a: Annotated[str, typer.Argument(metavar="A", show_default=False, help="A file of `mcf bench ... --save`.")],
-    b: Annotated[str, typer.Argument(metavar="B", show_default=False, help="Another one.")],
-    across: Annotated[
-        str | None,
-        typer.Option(
-            "--across",
-            metavar="NAMES",
-            show_default=False,
-            help="What A and B are meant to differ in, for example workers or policy,dtype; anything else is refused.",
-        ),
-    ] = None,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Print the ratio of two saved measurements with its spread; different machines or settings are refused."""
-    compare_command(a, b, across=across, is_json=json)

@@ -6,6 +6,7 @@ The head asks all workers at once, so that the rates are those of this many work
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def _median_s(deed: Callable[[], object]) -> float:
     while times[-1] - times[0] < _RATE_S or len(times) < 4:
         deed()
         times.append(time.perf_counter())
-    return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
+    return statistics.median(b - a for a, b in pairwise(times))
 
 
 def _exchange_s(transport: Transport, num_bytes: int) -> float:
