@@ -9,7 +9,7 @@ from mcf.model import ModelShape
 
 
 def prefill_flops(shape: ModelShape, num_tokens: int) -> float:
-    """FLOPs of a prompt: per layer 2 per weight and token and 4 d H_q per visible (query, key) pair; one output head."""
+    """FLOPs of a prompt: per layer 2 per weight and token, 4 d H_q per visible (query, key) pair; one head."""
     dense = 2.0 * shape.num_layers * shape.num_layer_weights * num_tokens
     pairs = num_tokens * (num_tokens + 1) / 2
     attention = 4.0 * shape.num_layers * shape.num_q_heads * shape.head_dim * pairs
