@@ -15,7 +15,8 @@ from mcf.cli.app import app
 SHARED = {"--workers", "--policy", "--chunk-tokens", "--kv-memory", "--max-tokens", "--dtype", "--json", "--debug"}
 BENCH = (SHARED - {"--max-tokens"}) | {"--prompt-tokens", "--threads", "--rounds", "--warmup", "--seed", "--save"}
 OPTIONS = {
-    "run": SHARED | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--trace"},
+    "run": SHARED
+    | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--timeout", "--trace"},
     "plan": SHARED | {"--prompt-tokens", "--save"},
     "show": {"--verify", "--debug"},
     "bench prefill": BENCH,

@@ -10,7 +10,7 @@ from mcf.cli.doctor import doctor_command
 from mcf.cli.options import ChunkTokens, Debug, Dtype, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
-from mcf.cli.settings import read_float, read_int
+from mcf.cli.settings import read_float, read_int, read_timeout
 from mcf.cli.show import show_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
 
@@ -71,6 +71,15 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            show_default="no limit",
+            help="Give up after so long, from the start of the workers to the last token; for example 90 or 5m.",
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -95,6 +104,7 @@ def run(
         top_p=read_float(top_p, "--top-p"),
         is_raw=raw,
         is_json=json,
+        timeout_s=read_timeout(timeout),
         trace=trace,
     )
 
