@@ -55,6 +55,7 @@ MESSAGES: dict[str, Message] = {
     "unlistened": Message(),
     "pong": Message(required={"token": int, "num_threads": int}),
     "echoed": Message(required={"counters": list}),
+    "measured": Message(required={"numbers": dict}),
     "loaded": Message(required={"num_layers": int, "vocab_size": int, "weight_bytes": int}),
     "planned": Message(required={"pool_bytes": int}),
     "progress": Message(required={"chunk": int, "held_tokens": int}),
@@ -77,6 +78,7 @@ MESSAGES: dict[str, Message] = {
     "unlisten": Message(),
     "ping": Message(required={"token": int}),
     "echo_state": Message(required={"num_floats": int}),
+    "measure": Message(required={"what": str, "dtype": str, "num_bytes": int}),
     "load": Message(required={"folder": str, "dtype": str, "num_threads": int}),
     "plan": Message(
         required={"sha256": str, "page_bytes": int, "slot_bytes": int},

@@ -14,6 +14,7 @@ from mcf.dist import faults
 from mcf.dist.brake import Brake
 from mcf.dist.control import Frame
 from mcf.dist.hf import LoadedModel, load_model
+from mcf.dist.measure import measure
 from mcf.dist.node import Node
 from mcf.dist.transport import Transport
 from mcf.dist.usage import usage
@@ -44,6 +45,7 @@ class Session:
         self._handlers = {
             "ping": self._ping,
             "echo_state": self._echo_state,
+            "measure": self._measure,
             "load": self._load,
             "plan": self._plan,
             "prefill": self._prefill,
@@ -63,6 +65,11 @@ class Session:
 
     def _ping(self, frame: Frame, reply: Reply) -> None:
         reply("pong", token=frame["token"], num_threads=torch.get_num_threads())
+
+    def _measure(self, frame: Frame, reply: Reply) -> None:
+        """Measure this machine, this link or this process."""
+        found = measure(frame["what"], self._transport, dtype=frame["dtype"], num_bytes=frame["num_bytes"])
+        reply("measured", numbers=found)
 
     def _load(self, frame: Frame, reply: Reply) -> None:
         """Load the model; everything it needs lies in one local folder."""

@@ -56,6 +56,7 @@ class World:
     def __init__(self, processes: Sequence[WorkerProcess], *, silent_s: float, clock: Callable[[], float]) -> None:
         self.limit: Limit | None = None  # what a wait may not outlast
         self.phase = "joining"
+        self.num_threads_per_worker = threads_per_worker(len(processes))
         self.hellos: dict[int, Frame] = {}
         self._port = 0
         self._clock = clock
@@ -103,6 +104,7 @@ class World:
                         else:
                             processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
+                world.num_threads_per_worker = num_threads_per_worker
                 world.limit = limit
                 world._port = meeting.getsockname()[1]
                 world._greet()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from mcf.dist.limit import Limit
 from mcf.dist.nursery import Nursery, obtain
@@ -29,6 +29,7 @@ def load(
     kv_memory: str | int | None = None,
     chunk_tokens: str | int = AUTO,
     dtype: str = "float32",
+    threads: int | None = None,
     timeout_s: float | Limit | None = None,
     on_progress: OnProgress | None = None,
     before_weights: Callable[["LLM"], object] | None = None,
@@ -38,8 +39,9 @@ def load(
     """Load a model on `workers` local worker processes and keep them until `close`.
 
     `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text
-    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `timeout_s`
-    limits how long the workers may take to start and load. `on_progress(stage, done, total)` reports `hash`,
+    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `threads`:
+    compute threads of each worker (None: its share of this process's cores). `timeout_s` limits how long the workers
+    may take to start and load. `on_progress(stage, done, total)` reports `hash`,
     `tokenizer`, `convert`, `download`, `load`. `before_weights(llm)` is called when prompts can be encoded and planned
     but no weight has moved: what it raises ends the loading. `fault` and `poison` are for tests. Raises UserError and
     RunError kinds.
@@ -50,6 +52,8 @@ def load(
         raise UserError(f"got dtype {dtype!r}: expected one of {', '.join(sorted(DTYPE_BYTES))}")
     budget = None if kv_memory is None else parse_bytes(kv_memory)
     chunk: str | int = AUTO if chunk_tokens == AUTO else parse_tokens(chunk_tokens)
+    if threads is not None and threads < 1:
+        raise UserError(f"got {threads} threads: expected at least 1 per worker")
     Limit.start(timeout_s)
     source = resolve(str(model), progress=on_progress)
     shape = source.shape(dtype)
@@ -60,7 +64,7 @@ def load(
         tokenizer = pool.submit(load_tokenizer, source)
         nursery = obtain()
         try:
-            world = _start_world(workers, fault, limit, nursery)
+            world = _start_world(workers, fault, limit, nursery, threads)
         except BaseException:
             _close(nursery)
             raise
@@ -79,7 +83,7 @@ def load(
             )
             if before_weights is not None:
                 before_weights(llm)
-            _load_workers(world, source, dtype, report)
+            llm.weight_bytes = _load_workers(world, source, dtype, report)
             return llm
         except BaseException:
             world.close()
@@ -92,20 +96,25 @@ def _close(nursery: Nursery | None) -> None:
         nursery.close()
 
 
-def _start_world(num_workers: int, fault: str | None, limit: Limit | None, nursery: Nursery | None) -> World:
-    threads = threads_per_worker(num_workers)
-    return World.start(num_workers, num_threads_per_worker=threads, fault=fault, limit=limit, nursery=nursery)
+def _start_world(
+    num_workers: int, fault: str | None, limit: Limit | None, nursery: Nursery | None, threads: int | None
+) -> World:
+    num_threads = threads or threads_per_worker(num_workers)
+    return World.start(num_workers, num_threads_per_worker=num_threads, fault=fault, limit=limit, nursery=nursery)
 
 
-def _load_workers(world: World, source: ModelSource, dtype: str, report: OnProgress) -> None:
+def _load_workers(world: World, source: ModelSource, dtype: str, report: OnProgress) -> list[int]:
+    """Load the model on all workers; returns the bytes of weights on each."""
     world.phase = "loading"
-    threads = threads_per_worker(world.num_workers)
+    threads = world.num_threads_per_worker
     world.broadcast("load", folder=str(source.folder.resolve()), dtype=dtype, num_threads=threads)
+    sizes = []
     for rank in range(world.num_workers):
-        world.wait_for("loaded", [rank])
+        sizes.append(int(world.wait_for("loaded", [rank])[rank]["weight_bytes"]))
         report("load", rank + 1, world.num_workers)
     world.limit = None
     world.phase = "idle"
+    return sizes
 
 
 class LLM:
@@ -134,6 +143,7 @@ class LLM:
         self.world, self.source, self.shape, self.tokenizer = world, source, shape, tokenizer
         self.policy, self.kv_memory_bytes, self.chunk_tokens = policy, kv_memory_bytes, chunk_tokens
         self._dtype, self._poison, self._nursery = dtype, poison, nursery
+        self.weight_bytes: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -162,12 +172,19 @@ class LLM:
         self.world.close()
         if self._nursery is None or self._nursery.is_gone():
             self._nursery = obtain()
-        self.world = _start_world(self.world.num_workers, fault, limit, self._nursery)
+        threads = self.world.num_threads_per_worker
+        self.world = _start_world(self.world.num_workers, fault, limit, self._nursery, threads)
         try:
             _load_workers(self.world, self.source, self._dtype, _silent)
         except BaseException:
             self.world.close()
             raise
+
+    def measure(self, what: str, *, dtype: str = "float32", num_bytes: int = 0) -> list[dict[str, Any]]:
+        """What all workers measure at once, in rank order: `rates`, `exchange`, `memory` (`mcf.dist.measure`)."""
+        self.world.broadcast("measure", what=what, dtype=dtype, num_bytes=num_bytes)
+        frames = self.world.wait_for("measured")
+        return [frames[rank]["numbers"] for rank in range(self.world.num_workers)]
 
     def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt: through the chat template where there is one, else (or with `raw`) as it stands."""
