@@ -122,7 +122,10 @@ class Watch:
 
 
 def _lost(worker: Worker, phase: str) -> RunError:
-    return WorkerLostError(worker.rank, phase, worker.process.why_lost())
+    why = worker.process.why_lost()
+    if worker.process.popen.poll() == memory.EXIT_CODE:
+        return WorkerMemoryError(worker.rank, phase, memory.in_words("", ""))
+    return WorkerLostError(worker.rank, phase, why)
 
 
 def _failed(worker: Worker, phase: str) -> RunError | UserError:
