@@ -7,7 +7,7 @@ import typer
 import mcf
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
-from mcf.cli.settings import read_float, read_int
+from mcf.cli.settings import read_float, read_int, read_workers
 from mcf.cli.show import show_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
 from mcf.model import DTYPE_BYTES
@@ -27,7 +27,15 @@ Model = Annotated[
         help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo` (scripts/setup installs it).",
     ),
 ]
-Workers = Annotated[str, typer.Option("--workers", metavar="N", help="Context-parallel worker processes.")]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        show_default="2; under torchrun one for each of its processes",
+        help="Context-parallel worker processes.",
+    ),
+]
 Policy = Annotated[
     str, typer.Option("--policy", metavar="NAME", help=f"Who computes, keeps and fetches which KV: {', '.join(NAMES)}.")
 ]
@@ -91,7 +99,7 @@ def run(
             "--prompt-file", metavar="FILE", show_default=False, help="A UTF-8 text file with the prompt; `-`: stdin."
         ),
     ] = None,
-    workers: Workers = "2",
+    workers: Workers = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
@@ -113,6 +121,15 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            "--interface",
+            metavar="NAME",
+            show_default="the one that leads to MASTER_ADDR",
+            help="Under torchrun: the network interface that carries the run, for example eth0 (or set MCF_INTERFACE).",
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -121,12 +138,15 @@ def run(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr."""
+    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr.
+
+    Under torchrun its processes are the workers (docs/hosts.md).
+    """
     run_command(
         model,
         prompt=prompt,
         prompt_file=prompt_file,
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
@@ -137,6 +157,7 @@ def run(
         top_p=read_float(top_p, "--top-p"),
         is_raw=raw,
         is_json=json,
+        interface=interface,
         trace=trace,
     )
 
@@ -150,7 +171,7 @@ def plan(
             "--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."
         ),
     ],
-    workers: Workers = "2",
+    workers: Workers = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
@@ -169,7 +190,7 @@ def plan(
     plan_command(
         model,
         prompt_tokens=prompt_tokens,
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,

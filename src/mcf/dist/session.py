@@ -32,8 +32,10 @@ class Session:
     next one.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, *, folder: Path | None = None, num_threads: int | None = None) -> None:
+        """`folder` and `num_threads` are this host's own, in place of those that the head names."""
         self._transport = transport
+        self._folder, self._num_threads = folder, num_threads
         self._model: LoadedModel | None = None
         self._node: Node | None = None
         self._handlers = {
@@ -60,7 +62,8 @@ class Session:
     def _load(self, frame: Frame, reply: Reply) -> None:
         """Load the model; everything it needs lies in one local folder."""
         faults.point("loading")
-        self._model = load_model(Path(frame["folder"]), frame["dtype"], num_threads=frame["num_threads"])
+        folder = self._folder or Path(frame["folder"])
+        self._model = load_model(folder, frame["dtype"], num_threads=self._num_threads or frame["num_threads"])
         weights = sum(p.numel() * p.element_size() for p in self._model.model.parameters())
         reply("loaded", num_layers=self._model.num_layers, vocab_size=self._model.vocab_size, weight_bytes=weights)
 

@@ -27,6 +27,7 @@ from mcf.errors import McfError, TransportError, UserError
 if TYPE_CHECKING:
     from mcf.dist.session import Reply, Session
 
+LOOPBACK = "127.0.0.1"
 BEAT_S = 0.5
 _LEAVE_S = 0.5
 _MESSAGE_CHARS = 4096
@@ -84,6 +85,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--tie", type=int, default=0, help="1: ask the system to kill this process with the head")
     parser.add_argument("--listen-fd", type=int, default=-1, help="rank 0: the socket on which the workers meet")
+    parser.add_argument("--host", default=LOOPBACK, help="where the store is in which the workers meet")
+    parser.add_argument("--address", default=LOOPBACK, help="this host's address for tensors")
     return parser.parse_args(argv)
 
 
@@ -153,6 +156,9 @@ def join_gloo(frame: Frame, options: argparse.Namespace) -> "Session":
         port=frame["port"],
         listen_fd=options.listen_fd,
         timeout_s=frame["timeout_s"],
+        host=options.host,
+        address=options.address,
+        prefix=frame.fields.get("prefix", ""),
     )
     return Session(transport)
 

@@ -10,8 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mcf.dist.torchrun import here, settle_workers
 from mcf.dist.worker import versions
 from mcf.dist.world import World, threads_per_worker
+from mcf.engine.hosts import check_interface, serve, start_over_hosts
 from mcf.engine.planner import AUTO, DEFAULT_POLICY, Plan, check_policy, check_window, check_workers, make_plan
 from mcf.engine.result import PURPOSES, Result, certify
 from mcf.engine.sampler import Sampler
@@ -30,17 +32,21 @@ OnText = Callable[[str], None]
 def load(
     model: str | Path,
     *,
-    workers: int = 2,
+    workers: int | None = None,
     policy: str = DEFAULT_POLICY,
     kv_memory: str | int | None = None,
     chunk_tokens: str | int = AUTO,
     dtype: str = "float32",
+    interface: str | None = None,
     on_progress: OnProgress | None = None,
     before_weights: Callable[["LLM"], object] | None = None,
     fault: str | None = None,
     poison: bool = False,
 ) -> "LLM":
-    """Load a model on `workers` local worker processes and keep them until `close`.
+    """Load a model on `workers` local worker processes (2 by default) and keep them until `close`.
+
+    In a torchrun world its processes are the workers, and `workers` may be left out. Rank 0 gets the LLM; in the others
+    this call obeys until rank 0 closes, then raises SystemExit(0). `interface` names the network interface to use.
 
     `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text
     such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto".
@@ -48,24 +54,34 @@ def load(
     is called when prompts can be encoded and planned but no weight has moved: what it raises ends the loading. `fault`
     and `poison` are for tests. Raises UserError and RunError kinds.
     """
+    place = here()
+    num_workers = settle_workers(workers, place)
     check_policy(policy)
-    check_workers(workers)
+    check_workers(num_workers)
+    check_interface(interface, place)
     if dtype not in DTYPE_BYTES:
         raise UserError(f"got dtype {dtype!r}: expected one of {', '.join(sorted(DTYPE_BYTES))}")
     budget = None if kv_memory is None else parse_bytes(kv_memory)
     chunk: str | int = AUTO if chunk_tokens == AUTO else parse_tokens(chunk_tokens)
-    source = resolve(str(model), progress=on_progress)
-    shape = source.shape(dtype)
     report = on_progress or _silent
-    report("load", 0, workers)
-    with ThreadPoolExecutor(1) as pool:  # the tokenizer's imports take seconds: meanwhile the workers start
-        tokenizer = pool.submit(load_tokenizer, source)
-        world = World.start(workers, num_threads_per_worker=threads_per_worker(workers), fault=fault)
+    options = {"interface": interface, "dtype": dtype, "fault": fault, "progress": report}
+    if place is not None and place.is_guest:
+        serve(place, str(model), **options)
+    with ThreadPoolExecutor(3) as pool:  # the tokenizer's imports take seconds: meanwhile the workers start
+        if place is not None and place.world_size > 1:
+            source, tokenizer, world = start_over_hosts(place, str(model), pool, **options)
+        else:
+            source = resolve(str(model), progress=on_progress)
+            source.shape(dtype)  # refuses what it cannot run
+            report("load", 0, num_workers)
+            tokenizer = pool.submit(load_tokenizer, source)
+            threads = threads_per_worker(num_workers)
+            world = World.start(num_workers, num_threads_per_worker=threads, fault=fault)
         try:
             llm = LLM(
                 world,
                 source,
-                shape,
+                source.shape(dtype),
                 tokenizer.result(),
                 policy=policy,
                 kv_memory_bytes=budget,
