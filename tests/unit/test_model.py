@@ -1,5 +1,6 @@
 """Model shapes: what a config.json gives, which windows are announced, which models are refused by name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,14 @@ def test_kv_bytes_of_a_token_follow_equation_1() -> None:
     assert shape.kv_token_bytes == 30 * 768
     assert ModelShape.from_config(LLAMA).kv_token_bytes == 2 * shape.kv_token_bytes
     assert shape.num_group_heads == 3
+
+
+def test_int4_kv_is_half_a_byte_per_element_and_no_other_fraction_is_a_size() -> None:
+    shape = ModelShape.from_config(LLAMA)
+    assert replace(shape, kv_bytes=0.5).kv_token_bytes * 8 == shape.kv_token_bytes
+    for kv_bytes in (0.25, 1.5, 0):
+        with pytest.raises(ModelError, match="kv_bytes"):
+            replace(shape, kv_bytes=kv_bytes)
 
 
 def test_weights_are_counted_by_matrix() -> None:

@@ -1,13 +1,16 @@
 """The bytes form: reads back, and anything cut, longer or damaged is refused in one line."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mcf.errors import ScheduleError
-from mcf.schedule import Schedule, digest, from_bytes, to_bytes
+from mcf.policies import plan
+from mcf.schedule import Schedule, digest, dump, from_bytes, parse, to_bytes, verify
 from mcf.testing import Recipe, random_schedule
+from simulated import asked, tiny_shape
 
 SCHED = random_schedule(Recipe(prompt_tokens=13, topology="ring", hand_over=True, max_new_tokens=2, seed=7))
 DATA = to_bytes(SCHED)
@@ -114,3 +117,18 @@ def read_or_none(data: bytes) -> Schedule | None:
 
 def test_digest_is_sha256_of_the_bytes() -> None:
     assert digest(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_int4_kv_reads_back_in_both_forms_and_halves_the_bytes() -> None:
+    half = plan("mars-paper", asked(replace(tiny_shape(), kv_bytes=0.5), 3, 200, 60))
+    whole = plan("mars-paper", asked(replace(tiny_shape(), kv_bytes=1), 3, 200, 60))
+    assert from_bytes(to_bytes(half)) == half == parse(dump(half))
+    mine, theirs = verify(half), verify(whole)
+    assert {name: 2 * size for name, size in mine.traffic.items()} == theirs.traffic
+    assert [2 * size for size in mine.peak_bytes] == list(theirs.peak_bytes)
+
+
+@pytest.mark.parametrize("kv_bytes", [0.25, 1.5, 0, -1])
+def test_no_other_fraction_of_a_byte_is_an_element(kv_bytes: float) -> None:
+    with pytest.raises(ScheduleError, match="kv_bytes"):
+        from_bytes(with_head(meta=META | {"kv_bytes": kv_bytes}))

@@ -14,7 +14,7 @@ def M_token(shape: ModelShape, b: Bytes | None = None, *, scale_bytes: Bytes = 0
     `b` is bytes per element (default: the shape's), `scale_bytes` the bytes of scales per token, all layers.
     """
     elements = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-    return elements * (shape.kv_bytes if b is None else b) + scale_bytes
+    return (shape.kv_token_bytes if b is None else elements * b) + scale_bytes
 
 
 def M_chunk(B: int, M_token: Bytes) -> Bytes:

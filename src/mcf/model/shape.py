@@ -8,6 +8,7 @@ from mcf.model.rope import max_positions
 from mcf.model.support import check_supported
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+INT4_BYTES = 0.5
 
 # Head sizes that transformers takes where config.json leaves the key out (checked against it by a test).
 _HEAD_DIM = {"gemma": 256, "glm": 128, "glm4": 128, "qwen3": 128}
@@ -18,7 +19,8 @@ class ModelShape:
     """Sizes of a decoder-only model with grouped-query attention.
 
     `max_positions` is the usable window in tokens, RoPE scaling included. `kv_bytes` and `act_bytes` are bytes per
-    element of the KV cache and of activations. Raises `ModelError` for sizes that cannot be.
+    element of the KV cache and of activations; `kv_bytes` may be 0.5 (INT4). Raises `ModelError` for sizes that
+    cannot be.
     """
 
     name: str
@@ -30,13 +32,13 @@ class ModelShape:
     intermediate_size: int
     vocab_size: int
     max_positions: int
-    kv_bytes: int = 4
+    kv_bytes: float = 4
     act_bytes: int = 4
 
     def __post_init__(self) -> None:
         """Check that all sizes are whole and at least 1, and that query heads fill their KV groups."""
         for field, value in vars(self).items():
-            if field != "name":
+            if field != "name" and not (field == "kv_bytes" and value == INT4_BYTES):
                 check_size(field, value)
         if self.num_q_heads % self.num_kv_heads:
             raise ModelError(
@@ -47,7 +49,7 @@ class ModelShape:
     @property
     def kv_token_layer_bytes(self) -> int:
         """KV bytes of one token in one layer: m_l = 2 * num_kv_heads * head_dim * kv_bytes."""
-        return 2 * self.num_kv_heads * self.head_dim * self.kv_bytes
+        return int(2 * self.num_kv_heads * self.head_dim * self.kv_bytes)
 
     @property
     def kv_token_bytes(self) -> int:

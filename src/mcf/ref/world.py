@@ -109,7 +109,7 @@ class World:
     def moved(self, flight: Flight, links: tuple[tuple[int, int], ...], num_elements: int) -> None:
         """Record a payload's crossing of each link."""
         row = self.program.rows[flight.inst.row]
-        size = num_elements * self.widths[row.payload]
+        size = int(num_elements * self.widths[row.payload])
         for a, b in links:
             self._event(flight.inst.row, row._replace(node=a), flight.tick, b, self.purposes[flight.inst.row], size)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mcf.errors import ScheduleError
-from mcf.schedule.meta import ScheduleMeta
+from mcf.schedule.meta import INT4_BYTES, ScheduleMeta
 from mcf.schedule.pieces import PIECE
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import OWNER, STEP
@@ -54,7 +54,9 @@ def from_bytes(data: bytes) -> Schedule:
 
 
 def _meta_value(key: str, value: Any) -> Any:
-    """A meta value as JSON has it: text, a whole number or a list of whole numbers."""
+    """A meta value as JSON has it: text, a whole number or a list of whole numbers; `kv_bytes` may be a half."""
+    if key == "kv_bytes" and value == INT4_BYTES:
+        return value
     if isinstance(value, str if key in ("policy", "topology") else int) and not isinstance(value, bool):
         return value
     if isinstance(value, list) and all(type(v) is int for v in value):

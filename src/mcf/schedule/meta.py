@@ -6,6 +6,7 @@ from itertools import pairwise
 from mcf.errors import ScheduleError
 
 PAGE_TOKENS = 64
+INT4_BYTES = 0.5  # two elements to a byte
 UNLIMITED = -1
 MAX_NODES = 2**16
 
@@ -14,8 +15,9 @@ MAX_NODES = 2**16
 class ScheduleMeta:
     """Sizes that every row of a schedule relies on.
 
-    Tokens are prompt tokens; `kv_bytes` and `act_bytes` are bytes per element of KV and of queries. `budgets` are bytes
-    per node (`UNLIMITED` = no limit); `buffer_bytes` limits one stream's receive per layer (eq. 28; 0 = no limit).
+    Tokens are prompt tokens; `kv_bytes` and `act_bytes` are bytes per element of KV and of queries; `kv_bytes` may be
+    0.5 (INT4: a head's keys and values fill whole bytes). `budgets` are bytes per node (`UNLIMITED` = no limit);
+    `buffer_bytes` limits one stream's receive per layer (eq. 28; 0 = no limit).
     `shares` are the tokens per node that the end of prefill must show; empty means equal to within one page (V3).
     Raises ScheduleError when a number makes no sense.
     """
@@ -28,7 +30,7 @@ class ScheduleMeta:
     num_q_heads: int
     num_kv_heads: int
     head_dim: int
-    kv_bytes: int = 4
+    kv_bytes: float = 4
     act_bytes: int = 4
     page_tokens: int = PAGE_TOKENS
     stream_slots: int = 2
@@ -42,10 +44,12 @@ class ScheduleMeta:
     def __post_init__(self) -> None:
         for name in (
             *("num_nodes", "prompt_tokens", "chunk_tokens", "num_layers", "num_q_heads", "num_kv_heads", "head_dim"),
-            *("kv_bytes", "act_bytes", "page_tokens", "stream_slots"),
+            *("act_bytes", "page_tokens", "stream_slots"),
         ):
             if not 1 <= getattr(self, name) < 2**31:
                 raise ScheduleError(f"{name} is {getattr(self, name)}: expected at least 1 and less than 2**31")
+        if self.kv_bytes != INT4_BYTES and not (self.kv_bytes == int(self.kv_bytes) and 1 <= self.kv_bytes < 2**31):
+            raise ScheduleError(f"kv_bytes is {self.kv_bytes}: expected {INT4_BYTES} or a whole number of at least 1")
         for name in ("max_new_tokens", "buffer_bytes"):
             if getattr(self, name) < 0:
                 raise ScheduleError(f"{name} is {getattr(self, name)}: expected at least 0")
@@ -82,7 +86,7 @@ class ScheduleMeta:
 
     def kv_row_bytes(self, num_heads: int | None = None) -> int:
         """KV bytes of one token in one layer (eq. 1 without L), for `num_heads` KV heads (default all)."""
-        return 2 * (self.num_kv_heads if num_heads is None else num_heads) * self.head_dim * self.kv_bytes
+        return int(2 * (self.num_kv_heads if num_heads is None else num_heads) * self.head_dim * self.kv_bytes)
 
     @property
     def page_bytes(self) -> int:

@@ -1,5 +1,6 @@
 """From rows of a schedule to headers on a hardware wire. One table, `schedule.wire`, knows the bits."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -118,7 +119,7 @@ def _token_bytes(sched: Schedule, step: Step) -> int:
     """Payload bytes per token of one message: one KV head, keys or values; or the query heads that share a KV head."""
     meta = sched.meta
     if step.payload == KV:
-        return meta.head_dim * meta.kv_bytes
+        return math.ceil(meta.head_dim * meta.kv_bytes)
     if step.payload == QUERY:
         return meta.group_heads * meta.head_dim * meta.act_bytes
     assert step.payload == STATE

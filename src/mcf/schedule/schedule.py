@@ -148,5 +148,5 @@ class Schedule:
     def row_bytes(self) -> Array:
         """[R] payload bytes per layer of each send row (decode rows: per token); 0 elsewhere."""
         width = np.array([0, self.meta.kv_bytes, self.meta.act_bytes, 4])
-        out: Array = self.row_elements * width[self.steps["payload"]]
+        out: Array = (self.row_elements * width[self.steps["payload"]]).astype(np.int64)
         return out

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 import numpy as np
 
 from mcf.errors import ScheduleError
-from mcf.schedule.meta import ScheduleMeta
+from mcf.schedule.meta import INT4_BYTES, ScheduleMeta
 from mcf.schedule.pieces import PIECE
 from mcf.schedule.schedule import Array, Schedule
 from mcf.schedule.steps import (
@@ -216,6 +216,8 @@ def _meta_value(key: str, value: str) -> object:
     try:
         if key in ("budgets", "shares", "head_cuts"):
             return tuple(int(v) for v in value.split(",") if v)
+        if key == "kv_bytes" and value == str(INT4_BYTES):
+            return INT4_BYTES
         return int(value)
     except ValueError:
         raise ScheduleError(f"meta {key} is {value!r}: expected a whole number") from None

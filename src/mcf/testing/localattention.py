@@ -58,7 +58,7 @@ def local_attention(
     bytes stand for. `seed` and `hold_s` delay and reorder transfers (see `LocalWorld`). Pools start as NaN.
     """
     report = verify(schedule)
-    dtype = _DTYPES[schedule.meta.kv_bytes]
+    dtype = _DTYPES[int(schedule.meta.kv_bytes)]
     tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(dtype) for x in (q, k, v)]
     out = torch.full_like(tensors[0], torch.nan, dtype=torch.float32)
     world = LocalWorld(schedule.meta.num_nodes, seed=seed, timeout_s=_TIMEOUT_S, hold_s=hold_s)
