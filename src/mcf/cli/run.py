@@ -62,7 +62,7 @@ def run_command(
 ) -> None:
     """Check everything that needs no model, then load, run and tell. Raises UserError and RunError kinds.
 
-    A torchrun process that serves the head of another needs neither the prompt nor the trace's folder, and tells nothing.
+    A torchrun process that serves the head needs neither the prompt nor the trace's folder, and tells nothing.
     """
     check_policy(policy)
     check_workers(workers)

@@ -227,7 +227,7 @@ class Channel:
             self.is_cut = False
 
     def send_now(self, type: str, /, **fields: Any) -> bool:
-        """Send one small frame if that needs no waiting; return whether it was sent. Never raises for the peer's sake."""
+        """Send one small frame if that needs no waiting; return whether it was sent. A peer's end is no error."""
         head = encode_frame(Frame(type=type, fields=fields))
         if not self._send_lock.acquire(blocking=False):
             return False

@@ -7,6 +7,7 @@
    that cannot be interrupted (it waits inside Gloo) has `_LEAVE_S` before the reading thread ends the process.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -59,7 +60,7 @@ class Guest:
     fault: str | None = None
 
     def serve(self, board: "Board") -> NoReturn:
-        """Join the head, obey it, and leave by SystemExit(0) after its shutdown. Raises UserError and RunError kinds."""
+        """Join the head, obey it, and raise SystemExit(0) after its shutdown. Raises UserError and RunError kinds."""
         faults.arm(self.place.rank, self.fault or os.environ.get(faults.VARIABLE, ""))
         faults.point("start")
         try:
@@ -143,10 +144,8 @@ class _Line:
     def fail(self, error: Exception) -> None:
         """Tell the head what went wrong here; it ends the run."""
         self._failure = self._failure or error
-        try:
+        with contextlib.suppress(TransportError):  # the reading thread says why
             self.channel.send("error", **error_fields(error))
-        except TransportError:
-            pass  # the reading thread says why
 
     def _read(self) -> None:
         try:

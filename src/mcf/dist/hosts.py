@@ -60,7 +60,14 @@ class Hosts:
     """
 
     def __init__(
-        self, place: Place, interface: "Interface", board: "Board", *, dtype: str, fingerprint: Future[str], say: Say = say
+        self,
+        place: Place,
+        interface: "Interface",
+        board: "Board",
+        *,
+        dtype: str,
+        fingerprint: Future[str],
+        say: Say = say,
     ) -> None:
         self.place, self.dtype, self.fingerprint = place, dtype, fingerprint
         self._interface, self._board, self._say = interface, board, say
@@ -86,8 +93,8 @@ class Hosts:
             self._look_for_failures()
         if now_s - self._start_s > JOIN_S:
             raise TransportError(
-                f"{self._missing()} did not join within {JOIN_S:.0f} s: expected the same command on each host, and TCP "
-                f"from there to {self.lobby.address}:{self.lobby.port}; see what they printed"
+                f"{self._missing()} did not join within {JOIN_S:.0f} s: expected the same command on each host, and "
+                f"TCP from there to {self.lobby.address}:{self.lobby.port}; see what they printed"
             )
         if now_s - self._start_s > _HINT_S and not self._has_hinted:
             self._has_hinted = True

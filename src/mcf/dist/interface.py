@@ -1,4 +1,4 @@
-"""Which network interface carries the run between hosts: the one that leads to MASTER_ADDR, or the one that is named."""
+"""Which network interface carries the run between hosts: the one that leads to MASTER_ADDR, or the one named."""
 
 import ipaddress
 import os
@@ -76,6 +76,6 @@ def _own_address(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise UserError(
-            f"MASTER_ADDR {host!r} cannot be reached from here ({error.strerror or error}): expected the address of the "
-            "host of rank 0; check --master-addr and the network"
+            f"MASTER_ADDR {host!r} cannot be reached from here ({error.strerror or error}): expected the address of "
+            "the host of rank 0; check --master-addr and the network"
         ) from None

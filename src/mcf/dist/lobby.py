@@ -1,8 +1,8 @@
 """Where workers of other hosts come in: the head's listening socket, and who is let through it.
 
 1. It listens on one chosen address only, and only until all workers have come.
-2. A caller that does not prove within `LIMIT_S` that it is a worker of this run is dropped and counted. It gets no more than
-   `ANSWER_BYTES` of memory, and there are at most `MOST_CALLERS` of them: the oldest goes first.
+2. A caller that does not prove within `LIMIT_S` that it is a worker of this run is dropped and counted. It gets no more
+   than `ANSWER_BYTES` of memory, and there are at most `MOST_CALLERS` of them: the oldest goes first.
 3. No caller can disturb the run: nothing here waits for one.
 """
 
@@ -118,7 +118,9 @@ class Lobby:
 
     def _judge(self, caller: _Caller) -> Admitted | None:
         rank = handshake.rank_of(self.token, caller.challenge, caller.data)
-        if rank not in self.missing or not self._say(caller, handshake.proof(self.token, caller.challenge, caller.data)):
+        if rank not in self.missing or not self._say(
+            caller, handshake.proof(self.token, caller.challenge, caller.data)
+        ):
             self._drop(caller)
             return None
         assert rank is not None

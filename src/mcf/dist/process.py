@@ -156,10 +156,11 @@ def spawn(
     is_main = threading.current_thread() is threading.main_thread()
     listen = [] if rank or meeting is None else [meeting.fileno()]
     given = {"rank": rank, "world": num_workers, "fd": theirs.fileno(), "head": os.getpid(), "tie": int(is_main)}
-    given |= {"listen-fd": fd for fd in listen} | dict(options)
+    text = [f"--{name}={value}" for name, value in [*given.items(), *options.items()]]
+    text += [f"--listen-fd={fd}" for fd in listen]
     with theirs:
         popen = subprocess.Popen(
-            [*command, *(f"--{name}={value}" for name, value in given.items())],
+            [*command, *text],
             env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

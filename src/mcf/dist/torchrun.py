@@ -1,4 +1,4 @@
-"""The world that PyTorch's launcher has made: what its environment variables say of this process. Imports nothing heavy.
+"""The world that PyTorch's launcher has made: what its variables say of this process. Imports nothing heavy.
 
 The contract is torchrun's (docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables"): RANK, WORLD_SIZE,
 LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and TORCHELASTIC_USE_AGENT_STORE where the launcher itself

@@ -1,7 +1,7 @@
 """Tensors between the workers. The only file that names torch.distributed.
 
-`GlooTransport` joins processes over TCP, on the loopback interface unless another address is asked for; `mcf.dist.local` joins threads of one process for
-tests. What the bodies share:
+`GlooTransport` joins processes over TCP, on the loopback interface unless another address is asked for;
+`mcf.dist.local` joins threads of one process for tests. What the bodies share:
 
 1. A transfer is one contiguous CPU tensor; sender and receiver name the same tag. Transfers with the same sender,
    receiver and tag arrive in the order they were sent.

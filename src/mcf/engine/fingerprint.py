@@ -17,7 +17,7 @@ _DESCRIPTIVE = frozenset({"_name_or_path", "transformers_version", "torch_dtype"
 
 
 def fingerprint(folder: Path) -> str:
-    """Return the fingerprint of the safetensors model in a folder, in hex. Raises ModelError for what cannot be read."""
+    """Return the fingerprint of the safetensors model in a folder, in hex. Raises ModelError."""
     config = {name: value for name, value in read_config(folder).items() if name not in _DESCRIPTIVE}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     tensors = {name: line for path in weight_files(folder) for name, line in _tensors(path)}

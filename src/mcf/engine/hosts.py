@@ -24,7 +24,14 @@ def check_interface(interface: str | None, place: Place | None) -> None:
 
 
 def start_over_hosts(
-    place: Place, model: str, pool: ThreadPoolExecutor, *, interface: str | None, dtype: str, fault: str | None, progress: Progress
+    place: Place,
+    model: str,
+    pool: ThreadPoolExecutor,
+    *,
+    interface: str | None,
+    dtype: str,
+    fault: str | None,
+    progress: Progress,
 ) -> tuple[ModelSource, Future[Tokenizer], World]:
     """Rank 0: start worker 0, let the others in, and meanwhile find the model here too.
 
@@ -48,7 +55,7 @@ def start_over_hosts(
 def serve(
     place: Place, model: str, *, interface: str | None, dtype: str, fault: str | None, progress: Progress
 ) -> NoReturn:
-    """Rank 1 and above: be a worker until the head is done, then raise SystemExit(0). Raises UserError and RunError kinds."""
+    """Rank 1 and above: be a worker until the head is done, then raise SystemExit(0). Raises as `start_over_hosts`."""
     chosen, board = hosts.arrive(place, interface)
 
     def find() -> Own:

@@ -64,12 +64,13 @@ def load(
     budget = None if kv_memory is None else parse_bytes(kv_memory)
     chunk: str | int = AUTO if chunk_tokens == AUTO else parse_tokens(chunk_tokens)
     report = on_progress or _silent
-    options = {"interface": interface, "dtype": dtype, "fault": fault, "progress": report}
     if place is not None and place.is_guest:
-        serve(place, str(model), **options)
+        serve(place, str(model), interface=interface, dtype=dtype, fault=fault, progress=report)
     with ThreadPoolExecutor(3) as pool:  # the tokenizer's imports take seconds: meanwhile the workers start
         if place is not None and place.world_size > 1:
-            source, tokenizer, world = start_over_hosts(place, str(model), pool, **options)
+            source, tokenizer, world = start_over_hosts(
+                place, str(model), pool, interface=interface, dtype=dtype, fault=fault, progress=report
+            )
         else:
             source = resolve(str(model), progress=on_progress)
             source.shape(dtype)  # refuses what it cannot run
