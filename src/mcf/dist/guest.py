@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mcf.dist import faults, handshake
 from mcf.dist.control import PROTOCOL, Channel, ChannelClosedError, Frame
-from mcf.dist.interface import Interface
+from mcf.dist.examine import Examiner
 from mcf.dist.torchrun import Place
+from mcf.dist.way import Way
 from mcf.dist.worker import BEAT_S, error_fields, versions
 from mcf.errors import McfError, RunError, TransportError, UserError
 
@@ -53,7 +54,7 @@ class Guest:
     """What a worker on another host is made of; `find_model` looks for the model on this host."""
 
     place: Place
-    interface: Interface
+    interface: Way
     dtype: str
     num_threads: int
     find_model: Callable[[], Own]
@@ -79,6 +80,7 @@ class Guest:
     def _obey_all(self, line: "_Line") -> None:
         session: Session | None = None
         own: Own | None = None
+        examiner = Examiner()
         try:
             own = self.find_model()
             line.channel.send("model", fingerprint=own.fingerprint)
@@ -91,6 +93,8 @@ class Guest:
                     assert own is not None, "the head goes on without a model"
                     session = self._join(frame, own)
                     line.channel.send("joined")
+                elif examiner.can_obey(frame.type):
+                    examiner.handle(frame, line.channel.send)
                 elif session is None:
                     raise TransportError(f"frame {frame.type!r} came before 'join'")
                 else:

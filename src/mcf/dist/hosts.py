@@ -1,6 +1,6 @@
 """The head's and the guests' common beginning: the interface, the launcher's store, and who waits for whom.
 
-This file needs neither torch nor psutil to be imported: what does is imported when a run over hosts begins.
+Importing this file imports nothing heavy; torch comes when a run over hosts begins.
 """
 
 import json
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from mcf.dist.lobby import Lobby
 from mcf.dist.torchrun import Place
-from mcf.errors import McfError, RunError, TransportError, UserError
+from mcf.dist.way import Way, choose, network_addresses
+from mcf.errors import RunError, TransportError, UserError
 
 if TYPE_CHECKING:
-    from mcf.dist.interface import Interface
     from mcf.dist.transport import Board
 
 JOIN_S = 120.0
@@ -35,7 +35,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def arrive(place: Place, named: str | None, *, say: Say = say) -> tuple["Interface", "Board"]:
+def arrive(place: Place, named: str | None, *, say: Say = say) -> tuple[Way, "Board"]:
     """Choose this process's interface, say so, and open the launcher's store.
 
     Raises UserError for an interface or address that cannot be, TransportError for a store that is not there, RunError
@@ -45,9 +45,7 @@ def arrive(place: Place, named: str | None, *, say: Say = say) -> tuple["Interfa
     if _was_used:
         raise RunError("this torchrun world has had its run and its workers have left: start torchrun again")
     _was_used = True
-    from mcf.dist.interface import choose
-
-    interface = choose(place.master_addr, place.master_port, named=named)
+    interface = choose(place.master_addr, named=named)
     where = f"{interface.address} over {interface.name}"
     say(f"worker {place.rank} of {place.world_size} on {socket.gethostname()}: {where}")
     return interface, _open_board(place)
@@ -62,7 +60,7 @@ class Hosts:
     def __init__(
         self,
         place: Place,
-        interface: "Interface",
+        interface: Way,
         board: "Board",
         *,
         dtype: str,
@@ -117,13 +115,11 @@ class Hosts:
                 raise RunError(f"worker {rank} could not join: {text}")
 
 
-def check_address(place: Place, interface: "Interface", board: "Board") -> None:
+def check_address(place: Place, interface: Way, board: "Board") -> None:
     """Head: refuse a loopback address while there are workers on other hosts, and tell them.
 
     On Debian a host's own name often leads to 127.0.1.1 in its own /etc/hosts, and to its real address elsewhere.
     """
-    from mcf.dist.interface import addresses, in_words
-
     if not interface.is_loopback or interface.is_asked or not place.spans_hosts:
         return
     deadline_s = time.monotonic() + JOIN_S
@@ -133,11 +129,10 @@ def check_address(place: Place, interface: "Interface", board: "Board") -> None:
                 raise TransportError(f"worker {rank} did not join within {JOIN_S:.0f} s: see what it printed")
             time.sleep(_PAUSE_S)
         if host != host_identity():
-            others = in_words([one for one in addresses() if not one.is_loopback]) or "none"
             error = UserError(
                 f"MASTER_ADDR {place.master_addr!r} is the loopback address {interface.address} on its own host, and "
                 f"worker {rank} is on another: expected an address that all hosts reach; give torchrun --master-addr "
-                f"one of this host's addresses ({others}), or name an interface with --interface"
+                f"one of this host's addresses ({network_addresses()}), or name an interface with --interface"
             )
             board.post("head", json.dumps({"refused": str(error)}))
             raise error
@@ -160,7 +155,7 @@ def _open_board(place: Place) -> "Board":
     listen_fd = -1
     if not place.has_agent_store and not place.is_guest:
         listen_fd = _serve_store(place)
-    elif place.is_guest or place.has_agent_store:
+    else:
         _wait_for_store(place)
     from mcf.dist.transport import Board
 
@@ -194,8 +189,3 @@ def _wait_for_store(place: Place) -> None:
                     f"({error.strerror or error}): expected MASTER_ADDR and MASTER_PORT of the host of rank 0"
                 ) from None
             time.sleep(_PAUSE_S)
-
-
-def tell_guests(board: "Board", error: McfError) -> None:
-    """Head: post why it does not take part, for those that still wait for it."""
-    board.post("head", json.dumps({"refused": str(error)}))

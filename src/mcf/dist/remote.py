@@ -3,7 +3,7 @@
 import contextlib
 import threading
 
-from mcf.dist.control import Channel
+from mcf.dist.control import Channel, Frame
 from mcf.dist.lobby import Admitted
 from mcf.errors import TransportError
 
@@ -20,6 +20,10 @@ class RemoteWorker:
         self.pid = 0  # until its hello
         self.channel = Channel(admitted.sock, peer=f"worker {admitted.rank}", send_timeout_s=send_timeout_s)
         self._beat = Heartbeat(self.channel)
+
+    def introduce(self, hello: Frame) -> None:
+        """Take its host's name and its process id from its hello."""
+        self.pid, self.host = hello["pid"], f"{hello.fields.get('host', '')} ({self.peer})"
 
     def is_dead(self) -> bool:
         """Return whether its connection has closed."""

@@ -48,6 +48,10 @@ class World:
 
     def __init__(self, processes: list[WorkerEnd], *, silent_s: float, clock: Callable[[], float]) -> None:
         self.phase = "joining"
+        self.hellos: dict[int, Frame] = {}
+        self._port = 0
+        self._hosts: Hosts | None = None
+        self._models: dict[int, Frame] = {}
         self._clock = clock
         self._silent_s = silent_s
         self._gone_because = ""
@@ -66,9 +70,12 @@ class World:
         silent_s: float = SILENT_S,
         command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        is_joined: bool = True,
         hosts: Hosts | None = None,
     ) -> Self:
-        """Start the workers and wait until all have joined. With `hosts`, start worker 0 and wait for the others.
+        """Start the workers and wait until all have joined, or with `is_joined` False until all have said hello.
+
+        With `hosts`, start worker 0 alone and let the others in from other hosts.
 
         `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program.
         Raises WorkerLostError, WorkerSilentError, WorkerFailedError or TransportError; no process is left then.
@@ -83,15 +90,21 @@ class World:
                 with ctrl_c_held_back():
                     processes.append(spawn(0, num_workers, run, full_env, None, hosts.worker_options))
                 world = cls(processes, silent_s=silent_s, clock=clock)
+                world._hosts, world._port = hosts, hosts.place.master_port
                 world._gather(hosts)
-                world._join(hosts.place.master_port, hosts)
+                world._greet()
+                if is_joined:
+                    world.join()
                 return world
             with socket.create_server((LOOPBACK, 0)) as meeting:
                 for rank in range(num_workers):
                     with ctrl_c_held_back():
                         processes.append(spawn(rank, num_workers, run, full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
-                world._join(meeting.getsockname()[1])
+                world._port = meeting.getsockname()[1]
+                world._greet()
+                if is_joined:
+                    world.join()
         except BaseException as exc:
             kill_all(processes, _in_words(exc))
             raise
@@ -130,6 +143,20 @@ class World:
         """Send the same frame to every worker."""
         for rank in range(self.num_workers):
             self.send(rank, type, payload, **fields)
+
+    def join(self) -> None:
+        """Have the workers meet, once each fits this head. Raises TransportError for one that does not."""
+        with self._all_or_nothing():
+            for rank, hello in self.hellos.items():
+                check_hello(hello, rank, "" if self._hosts is None else self._hosts.dtype)
+            if self._hosts is not None:
+                self._compare_models(self._hosts)
+        prefix = {} if self._hosts is None else {"prefix": self._hosts.tensor_prefix}
+        self.broadcast("join", port=self._port, timeout_s=LINK_TIMEOUT_S, **prefix)
+        self.wait_for("joined")
+        for worker in self._watch.workers:
+            worker.has_joined = True
+        self.phase = "idle"
 
     def check(self) -> None:
         """Raise WorkerLostError, WorkerFailedError or WorkerSilentError if something has gone wrong; do not wait."""
@@ -213,31 +240,20 @@ class World:
         hosts.close()
         self._processes.sort(key=lambda worker: worker.rank)
 
-    def _join(self, port: int, hosts: Hosts | None = None) -> None:
-        for rank, hello in self.wait_for("hello").items():
-            check_hello(hello, rank, "" if hosts is None else hosts.dtype)
-            self._note(self._processes[rank], hello)
-        if hosts is not None:
-            self._compare_models(hosts)
-        prefix = {} if hosts is None else {"prefix": hosts.tensor_prefix}
-        self.broadcast("join", port=port, timeout_s=LINK_TIMEOUT_S, **prefix)
-        self.wait_for("joined")
-        for worker in self._watch.workers:
-            worker.has_joined = True
-        self.phase = "idle"
-
-    def _note(self, worker: WorkerEnd, hello: Frame) -> None:
-        if isinstance(worker, RemoteWorker):
-            worker.pid = hello["pid"]
-            worker.host = f"{hello.fields.get('host', '')} ({worker.peer})"
+    def _greet(self) -> None:
+        self.hellos = self.wait_for("hello")
+        for rank, worker in enumerate(self._processes):
+            if isinstance(worker, RemoteWorker):
+                worker.introduce(self.hellos[rank])
+        if self._hosts is not None:
+            self._models = self.wait_for("model", range(1, self.num_workers))
 
     def _compare_models(self, hosts: Hosts) -> None:
         """Refuse a worker whose host has another model; the head may still be reading its own."""
-        models = self.wait_for("model", range(1, self.num_workers))
         while not hosts.fingerprint.done():
             self._watch.pump(TICK_S, self.phase)
         mine = hosts.fingerprint.result()
-        for rank, frame in sorted(models.items()):
+        for rank, frame in sorted(self._models.items()):
             if frame["fingerprint"] != mine:
                 raise TransportError(
                     f"worker {rank} on {self._processes[rank].host} cannot join: its model has the fingerprint "

@@ -4,10 +4,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NoReturn
 
 from mcf.dist import hosts
+from mcf.dist.fingerprint import fingerprint
 from mcf.dist.guest import Guest, Own
 from mcf.dist.torchrun import Place
 from mcf.dist.world import World, threads_per_worker
-from mcf.engine.fingerprint import fingerprint
 from mcf.engine.gguf_parts import Progress
 from mcf.engine.source import ModelSource, resolve
 from mcf.engine.tokens import Tokenizer, load_tokenizer

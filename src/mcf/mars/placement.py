@@ -17,6 +17,18 @@ def hop_matrix(topology: Topology) -> Hops:
     return np.array([[topology.hops(a, b) for b in nodes] for a in nodes], dtype=np.int64)
 
 
+def h_near(holders: Collection[int], hops: Hops) -> float:
+    """Mean links from a node without a copy to the nearest node that has one (eq. 19); 0 where all have one."""
+    others = [n for n in range(len(hops)) if n not in holders]
+    return float(hops[list(holders)][:, others].min(0).mean()) if others else 0.0
+
+
+def tree_hops(topology: Topology, owner: int, copies: Collection[int]) -> float:
+    """Links of the multicast tree per copy (eq. 17: h_dis): at most the mean distance from the owner."""
+    wanted = set(copies) - {owner}
+    return len(topology.multicast(owner, wanted)) / len(wanted) if wanted else 0.0
+
+
 def spread(owner: int, hops: Hops) -> list[int]:
     """All nodes, owner first, in the order in which they get copies: each next one brings a copy nearest to the most.
 
