@@ -226,7 +226,7 @@ def doctor(
             metavar="[MODEL]", show_default=False, help="As for `run`: whether it fits, and is the same on every node."
         ),
     ] = None,
-    workers: Workers = "2",
+    workers: Workers = None,
     kv_memory: KvMemory = None,
     dtype: Dtype = "float32",
     json: Annotated[
