@@ -14,7 +14,8 @@ from mcf.cli.app import app
 
 SHARED = {"--workers", "--policy", "--chunk-tokens", "--kv-memory", "--max-tokens", "--dtype", "--json", "--debug"}
 OPTIONS = {
-    "run": SHARED | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--trace"},
+    "run": SHARED
+    | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--timeout", "--trace"},
     "plan": SHARED | {"--prompt-tokens", "--save"},
     "show": {"--verify", "--debug"},
     "doctor": {"--workers", "--kv-memory", "--dtype", "--json", "--debug"},

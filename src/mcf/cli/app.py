@@ -8,7 +8,7 @@ import mcf
 from mcf.cli.doctor import doctor_command
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
-from mcf.cli.settings import read_float, read_int, read_workers
+from mcf.cli.settings import read_float, read_int, read_timeout, read_workers
 from mcf.cli.show import show_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
 from mcf.model import DTYPE_BYTES
@@ -131,6 +131,15 @@ def run(
             help="Under torchrun: the network interface that carries the run, for example eth0 (or set MCF_INTERFACE).",
         ),
     ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            show_default="no limit",
+            help="Give up after so long, from the start of the workers to the last token; for example 90 or 5m.",
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -159,6 +168,7 @@ def run(
         is_raw=raw,
         is_json=json,
         interface=interface,
+        timeout_s=read_timeout(timeout),
         trace=trace,
     )
 

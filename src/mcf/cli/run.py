@@ -39,6 +39,7 @@ class _Options:
     top_p: float
     is_raw: bool
     interface: str | None
+    timeout_s: float | None
 
 
 def run_command(
@@ -58,6 +59,7 @@ def run_command(
     is_raw: bool,
     is_json: bool,
     interface: str | None,
+    timeout_s: float | None,
     trace: str | None,
 ) -> None:
     """Check everything that needs no model, then load, run and tell. Raises UserError and RunError kinds.
@@ -85,6 +87,7 @@ def run_command(
         top_p=top_p,
         is_raw=is_raw,
         interface=interface,
+        timeout_s=timeout_s,
     )
     progress = Silence() if is_guest else reporter(sys.stderr)
     try:
@@ -124,8 +127,10 @@ class Answer:
 
 
 def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result":
+    from mcf.dist.limit import Limit
     from mcf.engine.llm import load  # torch: seconds, and what was checked until here does without
 
+    limit = Limit.start(options.timeout_s)
     with load(
         options.model,
         workers=options.workers,
@@ -134,9 +139,11 @@ def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result"
         chunk_tokens=options.chunk_tokens,
         dtype=options.dtype,
         interface=options.interface,
+        timeout_s=limit,
         on_progress=progress,
         before_weights=lambda llm: llm.prepare(options.prompt, max_tokens=options.max_tokens, raw=options.is_raw),
     ) as llm:
+        llm.patience_s = 0.0  # whatever ends the request early ends the command, and the workers with it
         return llm.generate(
             options.prompt,
             max_tokens=options.max_tokens,
@@ -144,6 +151,7 @@ def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result"
             top_p=options.top_p,
             seed=options.seed,
             raw=options.is_raw,
+            timeout_s=limit,
             on_text=answer,
             on_progress=progress,
         )

@@ -63,6 +63,11 @@ MESSAGES: dict[str, Message] = {
     "prefilled": Message(required={"t_start": float, "t_end": float}, max_payload_bytes=MAX_PAYLOAD_BYTES),
     "converged": Message(required={"blocks": list, "peak_bytes": int, "in_use_bytes": int}),
     "logits": Message(max_payload_bytes=MAX_PAYLOAD_BYTES),
+    "held": Message(required={"chunk": int}),
+    "dropped": Message(),
+    "inspected": Message(
+        required={"pool_bytes": int, "rss_bytes": int, "num_fds": int, "num_threads": int},
+    ),
     "finished": Message(required={"counters": list, "peak_bytes": int}, max_payload_bytes=MAX_PAYLOAD_BYTES),
     "error": Message(required={"kind": str, "message": str, "user": bool}, optional={"peer": int, "trace": str}),
     # head -> worker
@@ -84,6 +89,10 @@ MESSAGES: dict[str, Message] = {
     "converge": Message(),
     "decode": Message(required={"token": int, "index": int, "want_logits": bool}),
     "finish": Message(),
+    "hold": Message(),
+    "stop_after": Message(required={"chunk": int}),
+    "drop": Message(),
+    "inspect": Message(),
     "shutdown": Message(),
     "abort": Message(required={"why": str}),
     # both ways

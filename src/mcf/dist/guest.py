@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mcf.dist import faults, handshake
+from mcf.dist.brake import Brake
 from mcf.dist.control import PROTOCOL, Channel, ChannelClosedError, Frame
 from mcf.dist.examine import Examiner
 from mcf.dist.torchrun import Place
 from mcf.dist.way import Way
-from mcf.dist.worker import BEAT_S, error_fields, versions
+from mcf.dist.worker import BEAT_S, error_fields, obey_brake, versions
 from mcf.errors import McfError, RunError, TransportError, UserError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Guest:
         hello = {"rank": self.place.rank, "pid": os.getpid(), "protocol": PROTOCOL, "versions": versions()}
         line.channel.send("hello", host=socket.gethostname(), dtype=self.dtype, **hello)
         self._obey_all(line)
+        faults.point("shutdown")
         raise SystemExit(0)
 
     def _obey_all(self, line: "_Line") -> None:
@@ -91,7 +93,7 @@ class Guest:
                 if frame.type == "join":
                     faults.point("joining")
                     assert own is not None, "the head goes on without a model"
-                    session = self._join(frame, own)
+                    session = self._join(frame, own, line.brake)
                     line.channel.send("joined")
                 elif examiner.can_obey(frame.type):
                     examiner.handle(frame, line.channel.send)
@@ -102,9 +104,9 @@ class Guest:
             except ChannelClosedError:
                 continue  # the reading thread says why
             except Exception as error:
-                line.fail(error)
+                line.fail(error, frame.type)
 
-    def _join(self, frame: Frame, own: Own) -> "Session":
+    def _join(self, frame: Frame, own: Own, brake: Brake) -> "Session":
         from mcf.dist.session import Session
         from mcf.dist.transport import GlooTransport
 
@@ -117,7 +119,7 @@ class Guest:
             address=self.interface.address,
             timeout_s=frame["timeout_s"],
         )
-        return Session(transport, folder=own.folder, num_threads=self.num_threads)
+        return Session(transport, brake, folder=own.folder, num_threads=self.num_threads)
 
 
 class _Line:
@@ -125,6 +127,7 @@ class _Line:
 
     def __init__(self, channel: Channel, rank: int) -> None:
         self.channel = channel
+        self.brake = Brake()
         self._rank = rank
         self._failure: Exception | None = None
         self._end: SystemExit | Exception | None = None
@@ -145,11 +148,11 @@ class _Line:
                 raise self._end
         return frame
 
-    def fail(self, error: Exception) -> None:
-        """Tell the head what went wrong here; it ends the run."""
+    def fail(self, error: Exception, doing: str = "") -> None:
+        """Tell the head what went wrong here while obeying frame `doing`; it ends the run."""
         self._failure = self._failure or error
         with contextlib.suppress(TransportError):  # the reading thread says why
-            self.channel.send("error", **error_fields(error))
+            self.channel.send("error", **error_fields(error, doing))
 
     def _read(self) -> None:
         try:
@@ -175,7 +178,8 @@ class _Line:
                 return f"it ended the run: {frame['why']}"
             if frame.type == "shutdown":
                 return None
-            self._inbox.put(frame)
+            if not obey_brake(frame, self.channel, self.brake):
+                self._inbox.put(frame)
 
     def _leave(self) -> None:
         """Let the main thread end the process; do it here where that cannot."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from mcf.dist.lobby import Lobby
 from mcf.dist.torchrun import Place
@@ -43,12 +43,17 @@ def arrive(place: Place, named: str | None, *, say: Say = say) -> tuple[Way, "Bo
     """
     global _was_used
     if _was_used:
-        raise RunError("this torchrun world has had its run and its workers have left: start torchrun again")
+        refuse_another_run()
     _was_used = True
     interface = choose(place.master_addr, named=named)
     where = f"{interface.address} over {interface.name}"
     say(f"worker {place.rank} of {place.world_size} on {socket.gethostname()}: {where}")
     return interface, _open_board(place)
+
+
+def refuse_another_run() -> NoReturn:
+    """Raise RunError: the other workers' processes have left."""
+    raise RunError("this torchrun world has had its run and its workers have left: start torchrun again")
 
 
 class Hosts:

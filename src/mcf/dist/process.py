@@ -14,6 +14,7 @@ from typing import IO
 
 import mcf
 from mcf.dist.control import Channel
+from mcf.dist.memory import CURE, num_oom_kills
 
 SEND_TIMEOUT_S = 4.0
 _LOG_BYTES = 64 << 10
@@ -21,6 +22,7 @@ _LINE_CHARS = 200
 _END_S = 0.5  # a process whose channel has closed is about to end
 _LOG_S = 0.5  # its last words are in the pipe
 _REAP_S = 2.0
+_OOM_KILLS_AT_START = num_oom_kills()
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -128,7 +130,15 @@ def exit_text(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+    return f"killed by {name}" + (_why_sigkill() if -code == signal.SIGKILL else "")
+
+
+def _why_sigkill() -> str:
+    """Return whether the system has killed processes for want of memory since this one started, where it tells."""
+    now = num_oom_kills()
+    if now is None or _OOM_KILLS_AT_START is None:
+        return " (out of memory?)"
+    return f", for want of memory: {CURE}" if now > _OOM_KILLS_AT_START else ", by another process"
 
 
 def worker_environment(num_threads: int, extra: Mapping[str, str]) -> dict[str, str]:

@@ -11,9 +11,18 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from mcf.dist import memory
 from mcf.dist.control import Frame
 from mcf.dist.ends import WorkerEnd
-from mcf.errors import RunError, TransportError, UserError, WorkerFailedError, WorkerLostError, WorkerSilentError
+from mcf.errors import (
+    RunError,
+    TransportError,
+    UserError,
+    WorkerFailedError,
+    WorkerLostError,
+    WorkerMemoryError,
+    WorkerSilentError,
+)
 
 STARTING_S = 60.0
 TICK_S = 0.2
@@ -127,9 +136,10 @@ def _failed(worker: Worker, phase: str) -> RunError | UserError:
     assert worker.error is not None
     message = worker.error["message"]
     host = worker.process.host
+    kind = WorkerMemoryError if worker.error["kind"] == memory.KIND else WorkerFailedError
     if worker.error["user"]:
         exc: RunError | UserError = UserError(f"worker {worker.rank} on {host}: {message}" if host else message)
     else:
-        exc = WorkerFailedError(worker.rank, phase, message, host=host)
+        exc = kind(worker.rank, phase, message, host=host)
     exc.add_note(worker.error.fields.get("trace", ""))
     return exc

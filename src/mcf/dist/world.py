@@ -20,6 +20,7 @@ from mcf.dist import faults
 from mcf.dist.control import PROTOCOL, ChannelClosedError, ChannelStalledError, Frame
 from mcf.dist.ends import WorkerEnd, kill_all, stop_all
 from mcf.dist.hosts import Hosts
+from mcf.dist.limit import Limit
 from mcf.dist.process import SEND_TIMEOUT_S, ctrl_c_held_back, default_command, spawn, worker_environment
 from mcf.dist.remote import RemoteWorker
 from mcf.dist.watch import TICK_S, Watch
@@ -30,7 +31,7 @@ LOOPBACK = "127.0.0.1"
 SILENT_S = 4.0
 LINK_TIMEOUT_S = 1800.0
 _LOBBY_S = 0.05
-PHASES = ("joining", "idle", "loading", "prefill", "convergence", "decode", "shutdown")
+PHASES = ("joining", "idle", "loading", "planning", "prefill", "convergence", "decode", "shutdown")
 OnMessage = Callable[[int, Frame], None]
 
 
@@ -47,6 +48,7 @@ class World:
     """
 
     def __init__(self, processes: list[WorkerEnd], *, silent_s: float, clock: Callable[[], float]) -> None:
+        self.limit: Limit | None = None  # what a wait may not outlast
         self.phase = "joining"
         self.hellos: dict[int, Frame] = {}
         self._port = 0
@@ -70,19 +72,21 @@ class World:
         silent_s: float = SILENT_S,
         command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        limit: Limit | None = None,
         is_joined: bool = True,
         hosts: Hosts | None = None,
     ) -> Self:
         """Start the workers and wait until all have joined, or with `is_joined` False until all have said hello.
 
-        With `hosts`, start worker 0 alone and let the others in from other hosts.
-
+        With `hosts`, start worker 0 alone and let the others in from other hosts. No longer than `limit`, which holds
+        for later waits too until it is taken away.
         `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program.
-        Raises WorkerLostError, WorkerSilentError, WorkerFailedError or TransportError; no process is left then.
+        Raises WorkerLostError, WorkerSilentError, WorkerFailedError, TransportError or RequestTimeoutError; no process
+        is left then.
         """
         extra = {**(env or {}), **({} if fault is None else {faults.VARIABLE: fault})}
         full_env = worker_environment(num_threads_per_worker, extra)
-        faults.parse(full_env.get(faults.VARIABLE, ""))
+        faults.arm(faults.HEAD, full_env.get(faults.VARIABLE, ""))
         processes: list[WorkerEnd] = []
         run = command or default_command()
         try:
@@ -90,7 +94,7 @@ class World:
                 with ctrl_c_held_back():
                     processes.append(spawn(0, num_workers, run, full_env, None, hosts.worker_options))
                 world = cls(processes, silent_s=silent_s, clock=clock)
-                world._hosts, world._port = hosts, hosts.place.master_port
+                world.limit, world._hosts, world._port = limit, hosts, hosts.place.master_port
                 world._gather(hosts)
                 world._greet()
                 if is_joined:
@@ -101,6 +105,7 @@ class World:
                     with ctrl_c_held_back():
                         processes.append(spawn(rank, num_workers, run, full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
+                world.limit = limit
                 world._port = meeting.getsockname()[1]
                 world._greet()
                 if is_joined:
@@ -109,6 +114,16 @@ class World:
             kill_all(processes, _in_words(exc))
             raise
         return world
+
+    @property
+    def phase(self) -> str:
+        """What the workers are doing."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._phase = phase
+        faults.point(phase)
 
     @property
     def num_workers(self) -> int:
@@ -124,6 +139,11 @@ class World:
     def is_closed(self) -> bool:
         """Whether the workers are gone."""
         return bool(self._gone_because)
+
+    @property
+    def is_over_hosts(self) -> bool:
+        """Whether another launcher has started the workers, so that they cannot be started again from here."""
+        return self._hosts is not None
 
     def log(self, rank: int) -> str:
         """Return the tail of what worker `rank` has printed, for diagnosis."""
@@ -169,7 +189,7 @@ class World:
         with self._all_or_nothing():
             while (found := self._next()) is None:
                 left_s = TICK_S if deadline_s is None else deadline_s - self._clock()
-                self._watch.pump(min(max(left_s, 0.0), TICK_S), self.phase)
+                self._pump(min(max(left_s, 0.0), TICK_S))
                 if left_s <= 0:
                     return self._next()
             return found
@@ -190,7 +210,12 @@ class World:
                     self._take(rank, type, found, on_message)
                 if len(found) == len(wanted):
                     return found
-                self._watch.pump(TICK_S, self.phase)
+                self._pump(TICK_S)
+
+    def inspect(self) -> list[dict[str, int]]:
+        """Ask idle workers what they hold: see `mcf.dist.usage`."""
+        self.broadcast("inspect")
+        return [dict(frame.fields) for _, frame in sorted(self.wait_for("inspected").items())]
 
     def close(self) -> None:
         """End all workers politely, by force after about a second; reaps them. Harmless when called again."""
@@ -219,10 +244,14 @@ class World:
         else:
             self.kill(_in_words(exc))
 
+    def require_open(self) -> None:
+        """Raise RunError, saying why, if the workers are gone."""
+        if self.is_closed:
+            raise RunError(f"the workers are gone: {self._gone_because}; llm.restart() brings them back")
+
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        if self.is_closed:
-            raise RunError(f"the workers are gone: {self._gone_because}; start them again")
+        self.require_open()
         try:
             yield
         except BaseException as exc:
@@ -236,7 +265,7 @@ class World:
                 worker = RemoteWorker(admitted, send_timeout_s=SEND_TIMEOUT_S)
                 self._processes.append(worker)
                 self._watch.add(worker)
-            self._watch.pump(0.0, self.phase)
+            self._pump(0.0)
         hosts.close()
         self._processes.sort(key=lambda worker: worker.rank)
 
@@ -251,7 +280,7 @@ class World:
     def _compare_models(self, hosts: Hosts) -> None:
         """Refuse a worker whose host has another model; the head may still be reading its own."""
         while not hosts.fingerprint.done():
-            self._watch.pump(TICK_S, self.phase)
+            self._pump(TICK_S)
         mine = hosts.fingerprint.result()
         for rank, frame in sorted(self._models.items()):
             if frame["fingerprint"] != mine:
@@ -259,6 +288,11 @@ class World:
                     f"worker {rank} on {self._processes[rank].host} cannot join: its model has the fingerprint "
                     f"{frame['fingerprint'][:12]}, the head's {mine[:12]}; put the same model files on every host"
                 )
+
+    def _pump(self, timeout_s: float) -> None:
+        self._watch.pump(timeout_s, self.phase)
+        if self.limit is not None:
+            self.limit.check(self.phase)
 
     def _next(self) -> tuple[int, Frame] | None:
         waiting = (worker for worker in self._watch.workers if worker.inbox)

@@ -6,6 +6,7 @@ from typing import NoReturn
 from mcf.dist import hosts
 from mcf.dist.fingerprint import fingerprint
 from mcf.dist.guest import Guest, Own
+from mcf.dist.limit import Limit
 from mcf.dist.torchrun import Place
 from mcf.dist.world import World, threads_per_worker
 from mcf.engine.gguf_parts import Progress
@@ -31,6 +32,7 @@ def start_over_hosts(
     interface: str | None,
     dtype: str,
     fault: str | None,
+    limit: Limit | None,
     progress: Progress,
 ) -> tuple[ModelSource, Future[Tokenizer], World]:
     """Rank 0: start worker 0, let the others in, and meanwhile find the model here too.
@@ -46,7 +48,7 @@ def start_over_hosts(
     progress("load", 0, place.world_size)
     try:
         threads = threads_per_worker(place.local_world_size)
-        world = World.start(place.world_size, num_threads_per_worker=threads, fault=fault, hosts=gathering)
+        world = World.start(place.world_size, num_threads_per_worker=threads, fault=fault, limit=limit, hosts=gathering)
     finally:
         gathering.close()
     return found.result(), tokenizer, world
