@@ -4,7 +4,7 @@
         a.popen("torchrun", ...)
         b.cut()
 
-A host has one interface, eth0, with the address 10.213.0.(n + 1). Everything is torn down at the end, with whatever
+A host has one interface, eth0, with the address 10.0.0.(n + 1). Everything is torn down at the end, with whatever
 still runs inside; what an earlier test process left behind (it was killed) is cleared away by the next one.
 """
 
@@ -25,7 +25,7 @@ import pytest
 from processes import PATIENCE_S, still_alive
 
 PREFIX = "mcft"  # of the names of namespaces and links; at most 15 characters in all
-NETWORK = "10.213.0"
+NETWORK = "10.0.0"  # the documents'; nothing outside the namespaces has these addresses
 _LOCK = Path(tempfile.gettempdir()) / "mcf-test-netns.lock"  # one world of hosts at a time on a machine
 
 
@@ -40,7 +40,11 @@ def why_not() -> str:
     return ""
 
 
-needs_hosts = pytest.mark.skipif("netns.why_not()", reason="needs root and iproute2 for network namespaces")
+@pytest.fixture
+def needs_hosts() -> None:
+    """Skip, in one line, where there can be no hosts."""
+    if why := why_not():
+        pytest.skip(why)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,17 @@ from mcf.cli.app import app
 SHARED = {"--workers", "--policy", "--chunk-tokens", "--kv-memory", "--max-tokens", "--dtype", "--json", "--debug"}
 OPTIONS = {
     "run": SHARED
-    | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--timeout", "--trace"},
+    | {
+        "--prompt",
+        "--prompt-file",
+        "--seed",
+        "--temperature",
+        "--top-p",
+        "--raw",
+        "--timeout",
+        "--interface",
+        "--trace",
+    },
     "plan": SHARED | {"--prompt-tokens", "--save"},
     "show": {"--verify", "--debug"},
     "doctor": {"--workers", "--kv-memory", "--dtype", "--json", "--debug"},
