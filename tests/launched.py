@@ -38,18 +38,15 @@ class Running:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the end; return the exit code, the rest of stdout, and stderr."""
-        try:
-            out = self.popen.communicate(timeout=TIMEOUT_S)[0] if self.popen.stderr is None else self._drain()
-        finally:
-            self.popen.kill()
+        with self.popen:  # closes the pipes
+            try:
+                self.popen.stdin.close()
+                self.popen.wait(TIMEOUT_S)
+                out = self.popen.stdout.read()
+                self._reader.join(TIMEOUT_S)
+            finally:
+                self.popen.kill()
         return self.popen.returncode, out, self.err
-
-    def _drain(self) -> str:
-        self.popen.stdin.close()
-        out = self.popen.stdout.read()
-        self.popen.wait(TIMEOUT_S)
-        self._reader.join(TIMEOUT_S)
-        return out
 
     def _read(self) -> None:
         for line in self.popen.stderr:
