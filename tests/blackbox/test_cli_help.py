@@ -65,7 +65,7 @@ def test_each_command_explains_each_option(name: str) -> None:
 def test_help_states_units_and_defaults() -> None:
     text = " ".join(run_mcf("run", "--help").out.replace("│", " ").split())
     for words in (
-        "[default: 2]",
+        "(2; under torchrun one for each of its processes)",
         "[default: mars-paper]",
         "256MiB",
         "(no limit)",
