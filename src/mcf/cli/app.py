@@ -208,6 +208,15 @@ def doctor(
     workers: Workers = "2",
     kv_memory: KvMemory = None,
     dtype: Dtype = "float32",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also measure compute, memory and every link, all workers at once.")
+    ] = False,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save", metavar="FILE", show_default=False, help="Write what was measured as a cluster profile (.toml)."
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of lines.")
     ] = False,
@@ -215,7 +224,13 @@ def doctor(
 ) -> None:
     """Look at every node before weights load: versions, network, clocks, memory, cores, disk. Exit code 1: an error."""
     is_well = doctor_command(
-        model, workers=read_int(workers, "--workers"), kv_memory=kv_memory, dtype=dtype, is_json=json
+        model,
+        workers=read_int(workers, "--workers"),
+        kv_memory=kv_memory,
+        dtype=dtype,
+        is_measuring=measure,
+        save=save,
+        is_json=json,
     )
     if not is_well:
         raise typer.Exit(1)

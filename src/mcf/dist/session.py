@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from mcf.dist import faults
+from mcf.dist import faults, gauge, linkgauge
 from mcf.dist.control import Frame
 from mcf.dist.hf import LoadedModel, load_model
 from mcf.dist.node import Node
@@ -39,6 +39,8 @@ class Session:
         self._handlers = {
             "ping": self._ping,
             "echo_state": self._echo_state,
+            "measure_compute": self._measure_compute,
+            "measure_link": self._measure_link,
             "load": self._load,
             "plan": self._plan,
             "prefill": self._prefill,
@@ -110,6 +112,14 @@ class Session:
         reply("finished", node.trace().to_bytes(), counters=counters, peak_bytes=node.pool.peak_bytes)
         node.close()
         self._node = None
+
+    def _measure_compute(self, frame: Frame, reply: Reply) -> None:
+        reply("measured_compute", rates=gauge.measure(frame["sizes"], lambda: linkgauge.meet(self._transport)))
+
+    def _measure_link(self, frame: Frame, reply: Reply) -> None:
+        found = linkgauge.measure_links(self._transport, **frame.fields)
+        links = [[peer, found.bytes_s[peer], found.latency_s[peer]] for peer in sorted(found.bytes_s)]
+        reply("measured_link", links=links, port_bytes_s=found.port_bytes_s)
 
     def _current(self) -> Node:
         if self._node is None:
