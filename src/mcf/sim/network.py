@@ -17,7 +17,7 @@ class Network:
     """When each link is free again, and how long it has been busy."""
 
     def __init__(self, topology: Topology, profile: Profile) -> None:
-        self.has_ports = topology.name == "switch"
+        self.has_ports = topology.is_switch
         self.profile = profile
         self.ports = profile.by_node("link_bytes_s", topology.num_nodes).tolist()
         self.rates: dict[Link, float] = {}
