@@ -15,9 +15,9 @@ from mcf.cli.app import app
 SHARED = {"--workers", "--policy", "--chunk-tokens", "--kv-memory", "--max-tokens", "--dtype", "--json", "--debug"}
 OPTIONS = {
     "run": SHARED | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--trace"},
-    "plan": SHARED | {"--prompt-tokens", "--save"},
+    "plan": SHARED | {"--prompt-tokens", "--cluster", "--save"},
     "show": {"--verify", "--debug"},
-    "doctor": {"--workers", "--kv-memory", "--dtype", "--json", "--debug"},
+    "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--json", "--debug"},
 }
 
 

@@ -13,6 +13,7 @@ from mcf.cli.show import show_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
 from mcf.model import DTYPE_BYTES
 from mcf.policies import NAMES
+from mcf.sim import NAMES as PROFILES
 
 app = typer.Typer(
     help="MCF: long prompts on several small machines, by context parallelism with scheduled KV cache placement.",
@@ -151,12 +152,30 @@ def plan(
             "--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."
         ),
     ],
-    workers: Workers = "2",
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            show_default="2, or as many as --cluster has",
+            help="Context-parallel worker processes.",
+        ),
+    ] = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
     max_tokens: MaxTokens = "64",
     dtype: Dtype = "float32",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="PROFILE",
+            show_default=False,
+            help="Hardware to plan for and to predict the time on: a file of `mcf doctor --measure --save`, or "
+            f"{', '.join(PROFILES)}.",
+        ),
+    ] = None,
     save: Annotated[
         str | None,
         typer.Option("--save", metavar="FILE", show_default=False, help="Write the schedule as text, for `mcf show`."),
@@ -170,12 +189,13 @@ def plan(
     plan_command(
         model,
         prompt_tokens=prompt_tokens,
-        workers=read_int(workers, "--workers"),
+        workers=None if workers is None else read_int(workers, "--workers"),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
         max_tokens=max_tokens,
         dtype=dtype,
+        cluster=cluster,
         save=save,
         is_json=json,
     )

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from statistics import median
 
-from mcf.dist.worker import versions
 from mcf.engine.doctor.machine import room_bytes
 from mcf.engine.doctor.measure import Measurement
+from mcf.engine.doctor.needs import PROCESS_BYTES
 from mcf.engine.doctor.survey import NodeReport, Survey
 
 # key of a profile -> (what the gauge calls it, what was measured)
@@ -33,14 +33,15 @@ def cluster_profile(found: Measurement, survey: Survey, *, name: str, command: s
 
 
 def memory_of(node: NodeReport, survey: Survey) -> int | None:
-    """Return the memory that is a worker's own share of what its machine has free."""
+    """Return a worker's share of what its machine has free, less what the process takes before any model."""
     (mates,) = [workers for workers in survey.machines() if node in workers]
-    return room_bytes(mates)
+    room = room_bytes(mates)
+    return None if room is None else max(1, room - PROCESS_BYTES)
 
 
 def _head(survey: Survey, command: str, date: str) -> Iterator[str]:
-    yield f"# Measured by `{command}` on {date}."
-    yield f"# Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}."
+    yield f"# Measured by `{' '.join(command.split())}` on {date}."
+    yield f"# Versions: {', '.join(f'{name} {version}' for name, version in survey.nodes[0].versions.items())}."
     for workers in survey.machines():
         facts, cpu = workers[0].facts, workers[0].facts["cpu"]
         yield (
@@ -51,13 +52,15 @@ def _head(survey: Survey, command: str, date: str) -> Iterator[str]:
 
 
 def _usual(found: Measurement, survey: Survey, name: str) -> Iterator[str]:
-    yield f"name = {json.dumps(name)}"
+    yield f"name = {_text(name)}"
     yield "physical = true"
     yield 'topology = "switch"'
     for key, (rate, what) in RATES.items():
         yield from _number(key, median(each[rate] for each in found.rates), f"measured: {what.format(**found.sizes)}")
     rooms = [room for node in survey.nodes if (room := memory_of(node, survey)) is not None]
-    yield from _number("memory_bytes", min(rooms, default=1), "free memory when measured, a worker's share; the least")
+    yield from _number(
+        "memory_bytes", min(rooms, default=1), "free when measured, a worker's share without its libraries; the least"
+    )
     yield from _number("weight_bytes", 4, "float32")
     yield from _number("bf16_weight_bytes", 2, "bfloat16")
     if found.link_bytes_s:
@@ -71,13 +74,18 @@ def _usual(found: Measurement, survey: Survey, name: str) -> Iterator[str]:
 def _number(key: str, value: float, source: str) -> Iterator[str]:
     yield f"\n[{key}]"
     yield f"value = {value:.5g}" if isinstance(value, float) else f"value = {value}"
-    yield f"source = {json.dumps(source)}"
+    yield f"source = {_text(source)}"
+
+
+def _text(text: str) -> str:
+    """Return a TOML string: JSON's is one, as long as no character is cut into two escapes."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _nodes(found: Measurement, survey: Survey) -> Iterator[str]:
     for node, rates, port in zip(survey.nodes, found.rates, found.port_bytes_s, strict=True):
         yield "\n[[nodes]]"
-        yield f"name = {json.dumps(node.label)}"
+        yield f"name = {_text(node.label)}"
         yield 'source = "measured, as above"'
         if survey.needs and survey.needs.kv_bytes is not None:
             yield f"kv_budget_bytes = {survey.needs.kv_bytes}"
