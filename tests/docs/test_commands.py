@@ -173,6 +173,7 @@ TABLE: dict[str, Runner] = {
     "mcf doctor": examines,
     "mcf doctor --measure --save cluster.toml": measures,
     "mcf plan demo --prompt-tokens 7k --cluster cluster.toml": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g": prints("to the first token"),
     "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --workers 4": prints("to the first token"),
     "mcf doctor demo --workers 2 --kv-memory 256MiB --json": examines,
     "mcf show plan.txt": prints("attend"),
