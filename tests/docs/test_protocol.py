@@ -38,9 +38,8 @@ def test_a_changed_table_changes_the_page(script: ModuleType, monkeypatch: pytes
 
 
 def test_the_directions_of_frames_are_those_of_the_worker(script: ModuleType) -> None:
-    obeyed = {
-        name[1:] for kind in (Session, Examiner) for name in vars(kind) if name[:1] == "_" and name[1:] in MESSAGES
-    }
+    bodies = [*vars(Session), *vars(Examiner)]
+    obeyed = {name.removeprefix("_") for name in bodies if name.startswith("_") and name[1:] in MESSAGES}
     assert obeyed | {"join", "shutdown", "hold", "stop_after", "abort"} == set(script.TO_WORKERS)
 
 

@@ -17,6 +17,7 @@ from mcf.dist.torchrun import here
 from mcf.errors import LawError, McfError
 
 PROGRAM = "mcf"
+_JOINING = (("run",), ("bench", "prefill"), ("bench", "decode"))  # all processes of a torchrun world take part
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def is_mute(args: Sequence[str]) -> bool:
     """Return whether this is a torchrun process other than rank 0 and the command is one that rank 0 does alone."""
     place = here()
-    return place is not None and place.is_guest and args[0] != "run"
+    return place is not None and place.is_guest and not any(tuple(args[: len(way)]) == way for way in _JOINING)
 
 
 def _invoke(args: list[str]) -> int:

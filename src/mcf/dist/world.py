@@ -1,7 +1,8 @@
 """The head's side of the worker processes: start them, talk to them, end them all.
 
-1. A world is used by one thread at a time. It is either whole or gone: any error, Ctrl-C too, kills all workers before
-   it is raised, because workers that were left halfway cannot be trusted with the next request.
+1. A world is used by one thread at a time. It is either whole or gone: any error in here, Ctrl-C too, kills all workers
+   before it is raised, because workers that were left halfway cannot be trusted with the next request. What ends a
+   request between two frames, and leaves the workers whole, is `mcf.engine.request`'s.
 2. Nothing outlives the head: workers end when their control channel closes, and on Linux the system kills them too.
 
 How trouble is noticed and who is blamed: `mcf.dist.watch`.
@@ -21,6 +22,7 @@ from mcf.dist.control import PROTOCOL, ChannelClosedError, ChannelStalledError, 
 from mcf.dist.ends import WorkerEnd, kill_all, stop_all
 from mcf.dist.hosts import Hosts
 from mcf.dist.limit import Limit
+from mcf.dist.nursery import Nursery, fork_worker
 from mcf.dist.process import SEND_TIMEOUT_S, ctrl_c_held_back, default_command, spawn, worker_environment
 from mcf.dist.remote import RemoteWorker
 from mcf.dist.watch import TICK_S, Watch
@@ -50,6 +52,7 @@ class World:
     def __init__(self, processes: list[WorkerEnd], *, silent_s: float, clock: Callable[[], float]) -> None:
         self.limit: Limit | None = None  # what a wait may not outlast
         self.phase = "joining"
+        self.num_threads_per_worker = threads_per_worker(len(processes))
         self.hellos: dict[int, Frame] = {}
         self._port = 0
         self._hosts: Hosts | None = None
@@ -73,6 +76,7 @@ class World:
         command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         limit: Limit | None = None,
+        nursery: Nursery | None = None,
         is_joined: bool = True,
         hosts: Hosts | None = None,
     ) -> Self:
@@ -80,7 +84,8 @@ class World:
 
         With `hosts`, start worker 0 alone and let the others in from other hosts. No longer than `limit`, which holds
         for later waits too until it is taken away.
-        `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program.
+        `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program,
+        `nursery` forks them (`mcf.dist.nursery`).
         Raises WorkerLostError, WorkerSilentError, WorkerFailedError, TransportError or RequestTimeoutError; no process
         is left then.
         """
@@ -89,11 +94,14 @@ class World:
         faults.arm(faults.HEAD, full_env.get(faults.VARIABLE, ""))
         processes: list[WorkerEnd] = []
         run = command or default_command()
+        if nursery is not None and not nursery.is_ready(limit):
+            nursery = None
         try:
             if hosts is not None:
                 with ctrl_c_held_back():
                     processes.append(spawn(0, num_workers, run, full_env, None, hosts.worker_options))
                 world = cls(processes, silent_s=silent_s, clock=clock)
+                world.num_threads_per_worker = num_threads_per_worker
                 world.limit, world._hosts, world._port = limit, hosts, hosts.place.master_port
                 world._gather(hosts)
                 world._greet()
@@ -103,8 +111,12 @@ class World:
             with socket.create_server((LOOPBACK, 0)) as meeting:
                 for rank in range(num_workers):
                     with ctrl_c_held_back():
-                        processes.append(spawn(rank, num_workers, run, full_env, meeting))
+                        if nursery is not None:
+                            processes.append(fork_worker(nursery, rank, num_workers, full_env, meeting))
+                        else:
+                            processes.append(spawn(rank, num_workers, run, full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
+                world.num_threads_per_worker = num_threads_per_worker
                 world.limit = limit
                 world._port = meeting.getsockname()[1]
                 world._greet()

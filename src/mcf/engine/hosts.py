@@ -31,6 +31,7 @@ def start_over_hosts(
     *,
     interface: str | None,
     dtype: str,
+    threads: int | None,
     fault: str | None,
     limit: Limit | None,
     progress: Progress,
@@ -47,15 +48,22 @@ def start_over_hosts(
     gathering = hosts.Hosts(place, chosen, board, dtype=dtype, fingerprint=mine)
     progress("load", 0, place.world_size)
     try:
-        threads = threads_per_worker(place.local_world_size)
-        world = World.start(place.world_size, num_threads_per_worker=threads, fault=fault, limit=limit, hosts=gathering)
+        own = threads or threads_per_worker(place.local_world_size)
+        world = World.start(place.world_size, num_threads_per_worker=own, fault=fault, limit=limit, hosts=gathering)
     finally:
         gathering.close()
     return found.result(), tokenizer, world
 
 
 def serve(
-    place: Place, model: str, *, interface: str | None, dtype: str, fault: str | None, progress: Progress
+    place: Place,
+    model: str,
+    *,
+    interface: str | None,
+    dtype: str,
+    threads: int | None,
+    fault: str | None,
+    progress: Progress,
 ) -> NoReturn:
     """Rank 1 and above: be a worker until the head is done, then raise SystemExit(0). Raises as `start_over_hosts`."""
     chosen, board = hosts.arrive(place, interface)
@@ -64,8 +72,8 @@ def serve(
         source = _find(model, dtype, progress)
         return Own(folder=source.folder.resolve(), fingerprint=fingerprint(source.folder))
 
-    threads = threads_per_worker(place.local_world_size)
-    guest = Guest(place=place, interface=chosen, dtype=dtype, num_threads=threads, fault=fault, find_model=find)
+    own = threads or threads_per_worker(place.local_world_size)
+    guest = Guest(place=place, interface=chosen, dtype=dtype, num_threads=own, fault=fault, find_model=find)
     guest.serve(board)
 
 

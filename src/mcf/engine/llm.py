@@ -5,10 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from mcf.dist.hosts import refuse_another_run
 from mcf.dist.limit import Limit
+from mcf.dist.nursery import Nursery, obtain
 from mcf.dist.torchrun import here, settle_workers
 from mcf.dist.world import World, threads_per_worker
 from mcf.engine.hosts import check_interface, serve, start_over_hosts
@@ -32,6 +33,7 @@ def load(
     chunk_tokens: str | int = AUTO,
     dtype: str = "float32",
     interface: str | None = None,
+    threads: int | None = None,
     timeout_s: float | Limit | None = None,
     on_progress: OnProgress | None = None,
     before_weights: Callable[["LLM"], object] | None = None,
@@ -44,8 +46,9 @@ def load(
     this call obeys until rank 0 closes, then raises SystemExit(0). `interface` names the network interface to use.
 
     `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text
-    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `timeout_s`
-    limits how long the workers may take to start and load. `on_progress(stage, done, total)` reports `hash`,
+    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `threads`:
+    compute threads of each worker (None: its share of this process's cores). `timeout_s` limits how long the workers
+    may take to start and load. `on_progress(stage, done, total)` reports `hash`,
     `tokenizer`, `convert`, `download`, `load`. `before_weights(llm)` is called when prompts can be encoded and planned
     but no weight has moved: what it raises ends the loading. `fault` and `poison` are for tests. Raises UserError and
     RunError kinds.
@@ -59,15 +62,23 @@ def load(
         raise UserError(f"got dtype {dtype!r}: expected one of {', '.join(sorted(DTYPE_BYTES))}")
     budget = None if kv_memory is None else parse_bytes(kv_memory)
     chunk: str | int = AUTO if chunk_tokens == AUTO else parse_tokens(chunk_tokens)
+    if threads is not None and threads < 1:
+        raise UserError(f"got {threads} threads: expected at least 1 per worker")
     Limit.start(timeout_s)
     report = on_progress or _silent
     if place is not None and place.is_guest:
-        serve(place, str(model), interface=interface, dtype=dtype, fault=fault, progress=report)
+        serve(place, str(model), interface=interface, dtype=dtype, threads=threads, fault=fault, progress=report)
+    nursery: Nursery | None = None
     with ThreadPoolExecutor(3) as pool:  # the tokenizer's imports take seconds: meanwhile the workers start
         if place is not None and place.world_size > 1:
-            limit = Limit.start(timeout_s)
             source, tokenizer, world = start_over_hosts(
-                place, str(model), pool, interface=interface, dtype=dtype, fault=fault, limit=limit, progress=report
+                *(place, str(model), pool),
+                interface=interface,
+                dtype=dtype,
+                threads=threads,
+                fault=fault,
+                limit=Limit.start(timeout_s),
+                progress=report,
             )
         else:
             source = resolve(str(model), progress=on_progress)
@@ -75,7 +86,12 @@ def load(
             limit = Limit.start(timeout_s)
             report("load", 0, num_workers)
             tokenizer = pool.submit(load_tokenizer, source)
-            world = _start_world(num_workers, fault, limit)
+            nursery = obtain()
+            try:
+                world = _start_world(num_workers, fault, limit, nursery, threads)
+            except BaseException:
+                _close(nursery)
+                raise
         try:
             llm = LLM(
                 world,
@@ -87,29 +103,42 @@ def load(
                 kv_memory_bytes=budget,
                 chunk_tokens=chunk,
                 poison=poison,
+                nursery=nursery,
             )
             if before_weights is not None:
                 before_weights(llm)
-            _load_workers(world, source, dtype, report)
+            llm.weight_bytes = _load_workers(world, source, dtype, report)
             return llm
         except BaseException:
             world.close()
+            _close(nursery)
             raise
 
 
-def _start_world(num_workers: int, fault: str | None, limit: Limit | None) -> World:
-    return World.start(num_workers, num_threads_per_worker=threads_per_worker(num_workers), fault=fault, limit=limit)
+def _close(nursery: Nursery | None) -> None:
+    if nursery is not None:
+        nursery.close()
 
 
-def _load_workers(world: World, source: ModelSource, dtype: str, report: OnProgress) -> None:
+def _start_world(
+    num_workers: int, fault: str | None, limit: Limit | None, nursery: Nursery | None, threads: int | None
+) -> World:
+    num_threads = threads or threads_per_worker(num_workers)
+    return World.start(num_workers, num_threads_per_worker=num_threads, fault=fault, limit=limit, nursery=nursery)
+
+
+def _load_workers(world: World, source: ModelSource, dtype: str, report: OnProgress) -> list[int]:
+    """Load the model on all workers; returns the bytes of weights on each."""
     world.phase = "loading"
-    threads = threads_per_worker(world.num_workers)
+    threads = world.num_threads_per_worker
     world.broadcast("load", folder=str(source.folder.resolve()), dtype=dtype, num_threads=threads)
+    sizes = []
     for rank in range(world.num_workers):
-        world.wait_for("loaded", [rank])
+        sizes.append(int(world.wait_for("loaded", [rank])[rank]["weight_bytes"]))
         report("load", rank + 1, world.num_workers)
     world.limit = None
     world.phase = "idle"
+    return sizes
 
 
 class LLM:
@@ -133,10 +162,12 @@ class LLM:
         chunk_tokens: int | str,
         dtype: str = "float32",
         poison: bool = False,
+        nursery: Nursery | None = None,
     ) -> None:
         self.world, self.source, self.shape, self.tokenizer = world, source, shape, tokenizer
         self.policy, self.kv_memory_bytes, self.chunk_tokens = policy, kv_memory_bytes, chunk_tokens
-        self._dtype, self._poison = dtype, poison
+        self._dtype, self._poison, self._nursery = dtype, poison, nursery
+        self.weight_bytes: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -149,6 +180,7 @@ class LLM:
     def close(self) -> None:
         """End the workers; harmless when called again."""
         self.world.close()
+        _close(self._nursery)
 
     @property
     def is_alive(self) -> bool:
@@ -164,12 +196,21 @@ class LLM:
         if self.world.is_over_hosts:
             refuse_another_run()
         self.world.close()
-        self.world = _start_world(self.world.num_workers, fault, limit)
+        if self._nursery is None or self._nursery.is_gone():
+            self._nursery = obtain()
+        threads = self.world.num_threads_per_worker
+        self.world = _start_world(self.world.num_workers, fault, limit, self._nursery, threads)
         try:
             _load_workers(self.world, self.source, self._dtype, _silent)
         except BaseException:
             self.world.close()
             raise
+
+    def measure(self, what: str, *, dtype: str = "float32", num_bytes: int = 0) -> list[dict[str, Any]]:
+        """What all workers measure at once, in rank order: `rates`, `exchange`, `memory` (`mcf.dist.measure`)."""
+        self.world.broadcast("measure", what=what, dtype=dtype, num_bytes=num_bytes)
+        frames = self.world.wait_for("measured")
+        return [frames[rank]["numbers"] for rank in range(self.world.num_workers)]
 
     def encode(self, prompt: str, *, raw: bool = False) -> list[int]:
         """Token ids of a prompt: through the chat template where there is one, else (or with `raw`) as it stands."""

@@ -58,6 +58,7 @@ class Request:
         self.held = np.zeros((plan.schedule.meta.num_chunks, self.num_workers), dtype=np.int64)
         self.new_ids: list[int] = []
         self.texts: list[str] = []
+        self.token_s: list[float] = []
 
     def run(self, on_text: OnText, on_progress: OnProgress) -> Result:
         """Run to the end. Raises what the callbacks raise, RequestCancelledError, and RunError kinds."""
@@ -127,7 +128,9 @@ class Request:
             if len(ids) >= limit:
                 reason = "length"
                 break
+            begin_s = time.monotonic()
             token = self.sampler.pick(self._step(token, len(ids) - 1))
+            self.token_s.append(time.monotonic() - begin_s)
         self._say(stream.finish(), on_text)
         return reason
 
@@ -160,6 +163,7 @@ class Request:
             prompt_tokens=len(self.ids),
             ttft_s=ttft_s,
             decode_s=decode_s,
+            token_s=self.token_s,
             breakdown=parts,
             bytes=totals,
             peak_kv_bytes=[frames[rank]["peak_bytes"] for rank in range(self.num_workers)],
