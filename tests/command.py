@@ -107,11 +107,12 @@ _CHECKS: dict[str, Any] = {
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
     "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
 }
 
 
 def documented_keys(command: str) -> dict[str, str]:
-    """Return key -> type, as docs/json.md says for `mcf run` or `mcf plan`."""
+    """Return key -> type, as docs/json.md says for one command."""
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     section = page.split(f"## `mcf {command} --json`\n", 1)[1].split("\n## ", 1)[0]
     return dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", section, flags=re.MULTILINE))

@@ -9,6 +9,7 @@ Arguments: `real` or a program of light_worker, the number of workers, then
 """
 
 import gc
+import signal
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def command(program: str) -> tuple[str, ...] | None:
 
 
 def main(program: str, num_workers: str, act: str) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that run under nohup inherit that it is ignored
     world = World.start(int(num_workers), num_threads_per_worker=1, command=command(program))
     print(*world.pids, flush=True)
     world.send(0, "echo_state", num_floats=4)

@@ -17,6 +17,7 @@ OPTIONS = {
     "run": SHARED | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--trace"},
     "plan": SHARED | {"--prompt-tokens", "--save"},
     "show": {"--verify", "--debug"},
+    "doctor": {"--workers", "--kv-memory", "--dtype", "--json", "--debug"},
 }
 
 

@@ -115,6 +115,14 @@ def prints(text: str) -> "Runner":
     return run
 
 
+def examines(shop: Workshop, command: str) -> None:
+    printed = shop.mcf(command)
+    if "--json" in command:
+        assert json.loads(printed)["ok"]
+    else:
+        assert [line.split()[1] for line in printed.splitlines()][:4] == ["versions", "network", "ports", "clocks"]
+
+
 def demonstrates(shop: Workshop, command: str) -> None:
     log = shop.bash(command)
     words = shlex.split(log[-1])
@@ -144,6 +152,9 @@ TABLE: dict[str, Runner] = {
     'mcf run path/to/model.gguf --prompt "Once upon a time" --raw --temperature 0.7 --top-p 0.9 --seed 1': answers,
     'mcf run Qwen/Qwen2.5-0.5B-Instruct --prompt "Name three rivers." --policy ring --json': answers,
     "mcf plan demo --prompt-tokens 7k --workers 4 --kv-memory 256MiB --save plan.txt": saves,
+    "mcf doctor demo --workers 2 --kv-memory 256MiB": examines,
+    "mcf doctor": examines,
+    "mcf doctor demo --workers 2 --kv-memory 256MiB --json": examines,
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcf.cluster import Cluster, LinkSpec, NodeSpec, Topology
 from mcf.errors import UnknownNameError, UserError
 
-NAMES = st.sampled_from(["switch", "ring"])
+NAMES = st.sampled_from(["switch", "ring", "mesh", "torus", "tree", "ring:one-way"])
 
 
 @st.composite
@@ -131,7 +131,9 @@ def test_topologies_are_frozen_and_equal_by_value() -> None:
 
 
 def test_an_unknown_topology_suggests_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean 'ring'.*known are ring, switch"):
+    with pytest.raises(
+        UnknownNameError, match=r"did you mean 'ring'.*known are graph, mesh, ring, switch, torus, tree"
+    ):
         Topology.parse("rnig", 4)
 
 

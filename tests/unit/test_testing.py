@@ -164,7 +164,7 @@ def test_a_schedule_is_judged_by_its_report() -> None:
 # --- topologies ---
 
 
-@pytest.mark.parametrize("spec", ["switch", "ring"])
+@pytest.mark.parametrize("spec", ["switch", "ring", "ring:one-way", "mesh", "torus", "tree", "tree:3", "tree:1"])
 def test_our_topologies_pass(spec: str) -> None:
     check_topology(spec)
 
@@ -172,15 +172,15 @@ def test_our_topologies_pass(spec: str) -> None:
 class Shortcut(Topology):
     """A ring that routes as if it were a switch."""
 
-    def route(self, a: int, b: int) -> tuple[tuple[int, int], ...]:
+    def route(self, a: int, b: int, *, tree: int = 0) -> tuple[tuple[int, int], ...]:
         return ((a, b),) if a != b else ()
 
 
 class Forgetful(Topology):
     """A ring whose trees leave out the last receiver."""
 
-    def multicast(self, root: int, dsts: object) -> tuple[tuple[int, int], ...]:
-        return super().multicast(root, dsts)[:-1]  # type: ignore[arg-type]
+    def multicast(self, root: int, dsts: object, *, tree: int = 0) -> tuple[tuple[int, int], ...]:
+        return super().multicast(root, dsts, tree=tree)[:-1]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("kind", "text"), [(Shortcut, "crosses what is no link"), (Forgetful, "does not reach all")])

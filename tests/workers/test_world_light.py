@@ -217,7 +217,7 @@ def test_no_worker_outlives_a_head_that_is_ended_by(number):
         pids = pids_of(process)
         assert len(pids) == 2
         process.send_signal(number)
-        process.wait()
+        process.wait(30)
         assert not still_alive(pids)
 
 
@@ -226,7 +226,7 @@ def test_no_worker_outlives_a_head_that_ends_without_closing(act):
     with head("light", "2", act) as process:
         pids = pids_of(process)
         assert len(pids) == 2
-        process.wait()
+        process.wait(30)
         assert not still_alive(pids)
 
 
@@ -243,7 +243,7 @@ def test_ctrl_c_while_workers_start_leaves_none():
     with head("mute", "2", "hang") as process:
         pids = children_of(process.pid, 2)
         process.send_signal(signal.SIGINT)
-        process.wait()
+        process.wait(30)
         assert not still_alive(pids)
 
 
@@ -252,7 +252,7 @@ def test_a_stopped_worker_does_not_outlive_a_killed_head():
         pids = pids_of(process)
         wait_until_stopped(pids[1])
         process.kill()
-        process.wait()
+        process.wait(30)
         assert not still_alive(pids)
 
 

@@ -1,9 +1,10 @@
 """Partial attention on CPUs with torch, for real workers.
 
-The one kernel is torch's fused CPU attention, which returns the output and the log-sum-exp. It must never see an empty
-KV set (it kills the process) or a fully masked row (it returns lse 0), so `mcf.attn.spans` first cuts all work into
-unmasked calls and causal squares. In unmasked calls the query heads of a group are folded into the sequence axis: KV
-heads are then not repeated, and one-token decode is faster than with a batched matrix product (benchmarks/kernels).
+The kernel is torch's fused CPU attention, which returns the output and the log-sum-exp; large calls in bfloat16 take
+`mcf.attn.bf16`. The fused kernel must never see an empty KV set (it kills the process) or a fully masked row (it gives
+lse 0), so `mcf.attn.spans` first cuts all work into unmasked calls and causal squares. In unmasked calls the query
+heads of a group are folded into the sequence axis: KV heads are then not repeated, and one-token decode is faster than
+with a batched matrix product (benchmarks/kernels).
 
 Shapes: T query rows, S keys, Hq query heads, Hkv KV heads, G = Hq // Hkv, d head size. K and V may be strided views
 (last stride 1), such as those of a pool [tokens, 2, Hkv, d]: the kernel reads them in place, as fast as packed ones.
@@ -14,7 +15,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mcf.attn.spans import Call, Span, plan_calls
+from mcf.attn import bf16
+from mcf.attn.spans import SQUARE_TOKENS, Call, Span, plan_calls
 from mcf.attn.torch_state import (
     STATE_EXTRA,
     TorchState,
@@ -95,7 +97,7 @@ def attend_spans(q: Tensor, q_spans: Sequence[Span], kv_runs: Sequence[KvRun], s
     """
     assert len(q) == sum(hi - lo for lo, hi in q_spans), (len(q), q_spans)
     spans = tuple((first, first + len(k)) for k, _, first in kv_runs)
-    calls = plan_calls(tuple((lo, hi) for lo, hi in q_spans), spans)
+    calls = plan_calls(tuple((lo, hi) for lo, hi in q_spans), spans, _square_tokens(q, kv_runs))
     total = _Total(q)
     folded = _fold(q, kv_runs[0][0].shape[1]) if calls else q
     for call in calls:
@@ -119,10 +121,10 @@ def attend_decode(q: Tensor, kv_pairs: Sequence[KvPair], scale: float) -> TorchS
 def _run_call(call: Call, q: Tensor, folded: Tensor, kv_runs: Sequence[KvRun], scale: float, total: _Total) -> None:
     lo, hi = call.row_lo, call.row_hi
     pairs = [(kv_runs[run][0][first:last], kv_runs[run][1][first:last]) for run, first, last in call.keys]
+    group = folded.shape[1] // len(q)
     if call.square:
         total.add(lo, hi, *_causal_squares(q[lo:hi], *pairs[0], call.square, scale))
         return
-    group = folded.shape[1] // len(q)
     for k, v in _copy_short_runs(pairs, hi - lo):
         total.add(lo, hi, *_unfold(*_unmasked(folded[:, lo * group : hi * group], k, v, scale), hi - lo))
 
@@ -175,17 +177,39 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple
     return out, lse
 
 
+def _square_tokens(q: Tensor, kv_runs: Sequence[KvRun]) -> int:
+    """The largest causal square to ask for: large ones where they take products of matrices."""
+    num_tokens = min(len(q), bf16.SQUARE_TOKENS)
+    group = q.shape[1] // kv_runs[0][0].shape[1] if kv_runs else 1
+    return bf16.SQUARE_TOKENS if bf16.is_fast(q.dtype, num_tokens * group, num_tokens) else SQUARE_TOKENS
+
+
 def _causal_squares(q: Tensor, k: Tensor, v: Tensor, square: int, scale: float) -> tuple[Tensor, Tensor]:
     """Attend q [n, Hq, d] to k and v [n, Hkv, d], each block of `square` tokens to itself -> [n, Hq, d], [n, Hq]."""
+    if bf16.is_fast(q.dtype, square * (q.shape[1] // k.shape[1]), square):
+        cuts = [slice(lo, lo + square) for lo in range(0, len(q), square)]
+        parts = [_large_square(q[cut], k[cut], v[cut], scale) for cut in cuts]
+        return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
     q, k, v = (x.view(-1, square, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
     out, lse = _flash(q, k, v, True, scale)
     return out.transpose(1, 2).flatten(0, 1), lse.transpose(1, 2).flatten(0, 1)
+
+
+def _large_square(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    found = bf16.attend_square(_fold(q, k.shape[1]), k, v, scale)
+    if found is None:
+        heads_first = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
+        out, lse = _flash(heads_first[0], heads_first[1], heads_first[2], True, scale)
+        return out[0].transpose(0, 1), lse[0].transpose(0, 1)
+    return _unfold(*found, len(q))
 
 
 def _unmasked(folded: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Attend folded q [Hkv, R * G, d] to all of k and v [S, Hkv, d] -> out [Hkv, R * G, d], lse [Hkv, R * G]."""
     if folded.shape[1] <= _FEW_ROWS and len(k) >= _LONG_TOKENS:
         return _unmasked_in_blocks(folded, k, v, scale)
+    if bf16.is_fast(folded.dtype, folded.shape[1], len(k)) and (found := bf16.attend(folded, k, v, scale)):
+        return found
     out, lse = _flash_batch(folded, k.unsqueeze(0), v.unsqueeze(0), scale)
     return out[0], lse[0]
 

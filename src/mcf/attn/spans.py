@@ -46,15 +46,17 @@ class _Part(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def plan_calls(q_spans: tuple[Span, ...], kv_spans: tuple[Span, ...]) -> tuple[Call, ...]:
+def plan_calls(
+    q_spans: tuple[Span, ...], kv_spans: tuple[Span, ...], square_tokens: int = SQUARE_TOKENS
+) -> tuple[Call, ...]:
     """Return the kernel calls for query spans (rows concatenated in this order) over KV runs; spans are half-open.
 
-    Cached: the layers of a model ask the same question again and again.
+    No causal square is larger than `square_tokens`. Cached: a model's layers ask the same question again and again.
     """
     full: defaultdict[Span, list[Keys]] = defaultdict(list)
     squares: list[Call] = []
     for run, span in enumerate(kv_spans):
-        for part in _join(_cut_run(q_spans, run, span)):
+        for part in _join(_cut_run(q_spans, run, span, square_tokens)):
             if part.square:
                 squares.append(Call(part.row_lo, part.row_hi, part.square, (part.keys,)))
             else:
@@ -69,14 +71,14 @@ def _extend(slices: list[Keys], keys: Keys) -> None:
         slices.append(keys)
 
 
-def _cut_run(q_spans: tuple[Span, ...], run: int, kv_span: Span) -> Iterator[_Part]:
+def _cut_run(q_spans: tuple[Span, ...], run: int, kv_span: Span, square: int) -> Iterator[_Part]:
     row = 0
     for lo, hi in q_spans:
-        yield from _cut_pair((lo, hi), row, run, kv_span)
+        yield from _cut_pair((lo, hi), row, run, kv_span, square)
         row += hi - lo
 
 
-def _cut_pair(q_span: Span, row: int, run: int, kv_span: Span) -> Iterator[_Part]:
+def _cut_pair(q_span: Span, row: int, run: int, kv_span: Span, square: int) -> Iterator[_Part]:
     """Cut one pair into parts.
 
     Let first be the first position whose query sees a key, and last the end of the common positions. Keys kv_lo:first
@@ -92,22 +94,22 @@ def _cut_pair(q_span: Span, row: int, run: int, kv_span: Span) -> Iterator[_Part
     if kv_lo < min(first, kv_hi):
         yield _Part(row_first, row_end, 0, Keys(run, 0, min(first, kv_hi) - kv_lo))
     if first < last:
-        yield from _cut_square(row_first, Keys(run, first - kv_lo, last - kv_lo))
+        yield from _cut_square(row_first, Keys(run, first - kv_lo, last - kv_lo), square)
         if row_last < row_end:
             yield _Part(row_last, row_end, 0, Keys(run, first - kv_lo, last - kv_lo))
 
 
-def _cut_square(row: int, keys: Keys) -> Iterator[_Part]:
-    """Cut a square whose first query is `row` into small squares and the strips left of them."""
+def _cut_square(row: int, keys: Keys, square: int) -> Iterator[_Part]:
+    """Cut a square whose first query is `row` into squares of `square` tokens and the strips left of them."""
     run, lo, hi = keys
-    whole = (hi - lo) // SQUARE_TOKENS * SQUARE_TOKENS
+    whole = (hi - lo) // square * square
     rest = hi - lo - whole
     if whole:
-        yield _Part(row, row + whole, SQUARE_TOKENS, Keys(run, lo, lo + whole))
+        yield _Part(row, row + whole, square, Keys(run, lo, lo + whole))
     if rest:
         yield _Part(row + whole, row + whole + rest, rest if rest > 1 else 0, Keys(run, lo + whole, hi))
-    for at in range(SQUARE_TOKENS, hi - lo, SQUARE_TOKENS):
-        yield _Part(row + at, row + min(at + SQUARE_TOKENS, hi - lo), 0, Keys(run, lo, lo + at))
+    for at in range(square, hi - lo, square):
+        yield _Part(row + at, row + min(at + square, hi - lo), 0, Keys(run, lo, lo + at))
 
 
 def _join(parts: Iterator[_Part]) -> list[_Part]:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import mcf
+from mcf.cli.doctor import doctor_command
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
 from mcf.cli.settings import read_float, read_int
@@ -194,3 +195,27 @@ def show(
 ) -> None:
     """Print a saved schedule: a line per step, then the step-by-node grid."""
     show_command(file, is_verify=verify)
+
+
+@app.command()
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]", show_default=False, help="As for `run`: whether it fits, and is the same on every node."
+        ),
+    ] = None,
+    workers: Workers = "2",
+    kv_memory: KvMemory = None,
+    dtype: Dtype = "float32",
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of lines.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Look at every node before weights load: versions, network, clocks, memory, cores, disk. Exit code 1: an error."""
+    is_well = doctor_command(
+        model, workers=read_int(workers, "--workers"), kv_memory=kv_memory, dtype=dtype, is_json=json
+    )
+    if not is_well:
+        raise typer.Exit(1)

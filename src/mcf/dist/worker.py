@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from mcf.dist import faults
 from mcf.dist.control import PROTOCOL, Channel, ChannelClosedError, Frame
+from mcf.dist.examine import Examiner
 from mcf.errors import McfError, TransportError, UserError
 
 if TYPE_CHECKING:
@@ -128,12 +129,15 @@ def _beat(channel: Channel, head: int) -> None:
 
 def _obey_all(channel: Channel, inbox: Inbox, options: argparse.Namespace, join: Join) -> None:
     session: Obeys | None = None
+    examiner = Examiner()
     while (frame := inbox.get()).type != "shutdown":
         try:
             if frame.type == "join":
                 faults.point("joining")
                 session = join(frame, options)
                 channel.send("joined")
+            elif examiner.can_obey(frame.type):
+                examiner.handle(frame, channel.send)
             elif session is None:
                 raise TransportError(f"frame {frame.type!r} came before 'join'")
             else:

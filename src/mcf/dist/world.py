@@ -52,6 +52,8 @@ class World:
 
     def __init__(self, processes: Sequence[WorkerProcess], *, silent_s: float, clock: Callable[[], float]) -> None:
         self.phase = "joining"
+        self.hellos: dict[int, Frame] = {}
+        self._port = 0
         self._clock = clock
         self._silent_s = silent_s
         self._gone_because = ""
@@ -70,8 +72,9 @@ class World:
         silent_s: float = SILENT_S,
         command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        is_joined: bool = True,
     ) -> Self:
-        """Start the workers and wait until all have joined.
+        """Start the workers and wait until all have joined, or with `is_joined` False until all have said hello.
 
         `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program.
         Raises WorkerLostError, WorkerSilentError, WorkerFailedError or TransportError; no process is left then.
@@ -86,7 +89,10 @@ class World:
                     with ctrl_c_held_back():
                         processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
-                world._join(meeting.getsockname()[1])
+                world._port = meeting.getsockname()[1]
+                world._greet()
+                if is_joined:
+                    world.join()
         except BaseException:
             kill_all(processes)
             raise
@@ -125,6 +131,17 @@ class World:
         """Send the same frame to every worker."""
         for rank in range(self.num_workers):
             self.send(rank, type, payload, **fields)
+
+    def join(self) -> None:
+        """Have the workers meet, once each fits this head. Raises TransportError for one that does not."""
+        with self._all_or_nothing():
+            for rank, hello in self.hellos.items():
+                check_hello(hello, rank)
+        self.broadcast("join", port=self._port, timeout_s=LINK_TIMEOUT_S)
+        self.wait_for("joined")
+        for worker in self._watch.workers:
+            worker.has_joined = True
+        self.phase = "idle"
 
     def check(self) -> None:
         """Raise WorkerLostError, WorkerFailedError or WorkerSilentError if something has gone wrong; do not wait."""
@@ -197,14 +214,8 @@ class World:
             self.kill(_in_words(exc))
             raise
 
-    def _join(self, port: int) -> None:
-        for rank, hello in self.wait_for("hello").items():
-            check_hello(hello, rank)
-        self.broadcast("join", port=port, timeout_s=LINK_TIMEOUT_S)
-        self.wait_for("joined")
-        for worker in self._watch.workers:
-            worker.has_joined = True
-        self.phase = "idle"
+    def _greet(self) -> None:
+        self.hellos = self.wait_for("hello")
 
     def _next(self) -> tuple[int, Frame] | None:
         waiting = (worker for worker in self._watch.workers if worker.inbox)

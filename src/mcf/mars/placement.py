@@ -13,8 +13,19 @@ Links = tuple[Edge, ...]
 
 def hop_matrix(topology: Topology) -> Hops:
     """[N, N] links from one node to another."""
-    nodes = range(topology.num_nodes)
-    return np.array([[topology.hops(a, b) for b in nodes] for a in nodes], dtype=np.int64)
+    return np.array([topology.distances(a) for a in range(topology.num_nodes)], dtype=np.int64)
+
+
+def h_near(holders: Collection[int], hops: Hops) -> float:
+    """Mean links from a node without a copy to the nearest node that has one (eq. 19); 0 where all have one."""
+    others = [n for n in range(len(hops)) if n not in holders]
+    return float(hops[list(holders)][:, others].min(0).mean()) if others else 0.0
+
+
+def tree_hops(topology: Topology, owner: int, copies: Collection[int]) -> float:
+    """Links of the multicast tree per copy (eq. 17: h_dis): at most the mean distance from the owner."""
+    wanted = set(copies) - {owner}
+    return len(topology.multicast(owner, wanted)) / len(wanted) if wanted else 0.0
 
 
 def spread(owner: int, hops: Hops) -> list[int]:
@@ -48,16 +59,18 @@ def give_up(owner: int, holders: Iterable[int], r: int, hops: Hops) -> list[int]
     return copies[max(r - 1, 0) :][::-1]
 
 
-def nearest_links(topology: Topology, holders: Collection[int], needers: Iterable[int]) -> Links:
+def nearest_links(topology: Topology, holders: Collection[int], needers: Iterable[int], *, tree: int = 0) -> Links:
     """Links over which `needers` get a block, each from the nearest copy: a forest rooted in `holders`, parents first.
 
-    Nodes on the way receive it too; none of them holds a copy, or it would be the nearer one.
+    Nodes on the way receive it too; none of them holds a copy, or it would be the nearer one. Ties between copies go to
+    the lowest (copy - needer) mod N; `tree` chooses among shortest ways.
     """
+    N = topology.num_nodes
     wanted = sorted(set(needers) - set(holders))
-    sources = {n: topology.nearest(n, holders) for n in wanted}
+    sources = {n: min(holders, key=lambda held: (topology.hops(held, n), (held - n) % N)) for n in wanted}
     reached, links = set(holders), []
-    for n in sorted(wanted, key=lambda n: (topology.hops(sources[n], n), (n - sources[n]) % topology.num_nodes)):
-        for a, b in topology.route(sources[n], n):
+    for n in sorted(wanted, key=lambda n: (topology.hops(sources[n], n), (n - sources[n]) % N)):
+        for a, b in topology.route(sources[n], n, tree=tree):
             if b not in reached:
                 reached.add(b)
                 links.append((a, b))

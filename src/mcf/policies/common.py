@@ -5,19 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mcf.cluster import Topology
+from mcf.cluster import Topology, tree_numbers
 from mcf.errors import InfeasibleError, UserError
 from mcf.mars.placement import Links
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Builder, cut
 from mcf.schedule.builder import Range
 from mcf.schedule.pieces import Cutter
+from mcf.schedule.schedule import Route
 from mcf.units import format_bytes
-
-
-def has_relays(topology: Topology) -> bool:
-    """Say whether some nodes reach others only by way of third ones."""
-    return topology.name != "switch" and topology.num_nodes > 3
 
 
 def check_slots(policy: str, request: PlanRequest, *, forwards: bool) -> None:
@@ -53,7 +49,7 @@ class Sight:
 def receivers(b: Builder, topology: Topology, chunk: int) -> list[int]:
     """Nodes that need other nodes' KV in a chunk: those with queries; on a topology with relays, every node."""
     nodes = range(topology.num_nodes)
-    if has_relays(topology):
+    if topology.has_relays:
         return list(nodes)
     return [n for n in nodes if b.has_tokens(n, chunk)]
 
@@ -82,36 +78,61 @@ Children = dict[int, list[int]]
 class Trees:
     """Who sends to whom when blocks go from their makers to everybody who needs them, and in which order they arrive.
 
+    Where the topology has two trees of shortest ways (x first, y first), each maker's blocks take one of them in even
+    chunks and the other in odd ones: half each; which one first is chosen so that the links are loaded evenly.
     `arrivals[n]` are the other makers as their blocks reach node n: near ones first, then as roots send.
-    `attends[n]` is the order in which node n attends what it streams: the same, but what it does not forward first. A
-    receive that is posted late must not wait for a slot that is being forwarded from: round a ring of such waits nobody
-    would move.
     """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        nodes = range(topology.num_nodes)
-        self._known: dict[tuple[int, ...], list[Children]] = {}
-        self.arrivals = [self._arrivals(n) for n in nodes]
-        self.attends = self.arrivals
-        if has_relays(topology):
-            self.attends = [_leaves_first(n, self.arrivals[n], self.to(list(nodes))) for n in nodes]
+        self.nodes = list(range(topology.num_nodes))
+        self._known: dict[tuple[tuple[int, ...], int], list[Children]] = {}
+        self._orders: dict[int, list[list[int]]] = {}
+        self._first = tree_numbers(topology, self.nodes, self.nodes)
+        far = [topology.distances(m) for m in self.nodes]
+        self.arrivals = [self._arrivals(n, far) for n in self.nodes]
 
-    def to(self, needers: list[int]) -> list[Children]:
+    def number(self, maker: int, chunk: int) -> int:
+        """The tree that a maker's blocks, queries and states take in a chunk."""
+        return (self._first[maker] + chunk) % self.topology.num_trees
+
+    def route(self, node: int, dsts: Iterable[int], chunk: int) -> Route | None:
+        """The tree from a node to others in a chunk; None where there is only one."""
+        ends = [dst for dst in dsts if dst != node]
+        if self.topology.num_trees == 1 or not ends or (len(ends) == 1 and self.topology.has_link(node, ends[0])):
+            return None
+        return self.topology.multicast(node, ends, tree=self.number(node, chunk))
+
+    def to(self, needers: list[int], chunk: int) -> list[Children]:
         """For each maker, the neighbours to which each node passes its blocks on, so that they reach all needers."""
-        key = tuple(needers)
+        key = tuple(needers), chunk % self.topology.num_trees
         if key not in self._known:
-            self._known[key] = [self._children(m, needers) for m in range(self.topology.num_nodes)]
+            self._known[key] = [self._children(m, needers, chunk) for m in self.nodes]
         return self._known[key]
 
-    def _children(self, maker: int, needers: list[int]) -> Children:
-        links = self.topology.multicast(maker, [n for n in needers if n != maker])
+    def attends(self, node: int, chunk: int) -> list[int]:
+        """The order in which a node attends what it streams: `arrivals`, but what it does not forward first.
+
+        A receive that is posted late must not wait for a slot that is being forwarded from: round a ring of such waits
+        nobody would move.
+        """
+        if not self.topology.has_relays:
+            return self.arrivals[node]
+        turn = chunk % self.topology.num_trees
+        if turn not in self._orders:
+            trees = self.to(self.nodes, chunk)
+            self._orders[turn] = [_leaves_first(n, self.arrivals[n], trees) for n in self.nodes]
+        return self._orders[turn][node]
+
+    def _children(self, maker: int, needers: list[int], chunk: int) -> Children:
+        others = [n for n in needers if n != maker]
+        links = self.topology.multicast(maker, others, tree=self.number(maker, chunk))
         return {star.node: star.children for star in stars(links, [maker])}
 
-    def _arrivals(self, node: int) -> list[int]:
+    def _arrivals(self, node: int, far: list[list[int]]) -> list[int]:
         num_nodes = self.topology.num_nodes
-        others = [m for m in range(num_nodes) if m != node]
-        return sorted(others, key=lambda m: (self.topology.hops(m, node), (node - m) % num_nodes))
+        others = [m for m in self.nodes if m != node]
+        return sorted(others, key=lambda m: (far[m][node], (node - m) % num_nodes))
 
 
 def _leaves_first(node: int, makers: list[int], trees: list[Children]) -> list[int]:

@@ -10,8 +10,8 @@ def plan(request: PlanRequest) -> Schedule:
     """Write the full schedule: one kept multicast per node and chunk, all copies dropped at the end."""
     b, trees = start("full", request, head_tail), Trees(request.cluster.topology)
     nodes = range(request.num_nodes)
-    children = trees.to(list(nodes))
     for chunk in range(b.num_chunks):
+        children = trees.to(list(nodes), chunk)
         for node in nodes:
             _chunk(b, node, chunk, [node, *trees.arrivals[node]], children)
     for node in nodes:

@@ -1,6 +1,6 @@
 """`gather`: owner-only KV (r = 1). In every chunk each node fetches the others' history, a layer ahead, and new KV."""
 
-from mcf.policies.common import Children, Trees, check_slots, has_relays, receivers, start, windows
+from mcf.policies.common import Children, Trees, check_slots, receivers, start, windows
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Builder, Schedule, head_tail
 from mcf.schedule.builder import Range
@@ -16,10 +16,10 @@ def write(policy: str, request: PlanRequest) -> Schedule:
 
     Raises UserError for a single stream slot where streams are forwarded.
     """
-    check_slots(policy, request, forwards=has_relays(request.cluster.topology))
+    check_slots(policy, request, forwards=request.cluster.topology.has_relays)
     b, trees = start(policy, request, head_tail), Trees(request.cluster.topology)
     for chunk in range(b.num_chunks):
-        children = trees.to(receivers(b, trees.topology, chunk))
+        children = trees.to(receivers(b, trees.topology, chunk), chunk)
         for node in range(request.num_nodes):
             _chunk(_Hands(b, node, chunk, children), trees, request.ahead)
     b.decode()
@@ -35,7 +35,7 @@ def _chunk(hands: "_Hands", trees: Trees, ahead: int) -> None:
     hands.pass_on([node], new, 0)
     hands.pass_on(others, history, ahead)
     hands.pass_on(others, new, 0)
-    makers = (node, *trees.attends[node])
+    makers = (node, *trees.attends(node, chunk))
     states = [b.attend(node, chunk, chunks=(0, chunk + 1), makers=(m, m + 1)) for m in makers]
     b.merge(node, chunk, states)
 

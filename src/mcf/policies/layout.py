@@ -9,7 +9,7 @@ import numpy as np
 
 from mcf.cluster import Topology
 from mcf.mars import give_up, hop_matrix
-from mcf.policies.common import has_relays, windows
+from mcf.policies.common import windows
 from mcf.schedule import Builder, Schedule
 from mcf.schedule.builder import Range
 from mcf.schedule.memory import block_bytes, own_bytes, reserve_bytes
@@ -73,7 +73,7 @@ class Layout:
 
     def __init__(self, b: Builder, costs: Costs, topology: Topology, ahead: int) -> None:
         self.b, self.costs, self.hops, self.ahead = b, costs, hop_matrix(topology), ahead
-        self.has_relays = has_relays(topology)
+        self.has_relays = topology.has_relays
         self.num_nodes = b.meta.num_nodes
         self.holders: list[list[Holders]] = [[] for _ in range(self.num_nodes)]
         self.kept_bytes = [0] * self.num_nodes

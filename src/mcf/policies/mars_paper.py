@@ -13,7 +13,6 @@ from mcf.policies.common import (
     Star,
     Trees,
     check_slots,
-    has_relays,
     receivers,
     rectangles,
     stars,
@@ -45,7 +44,7 @@ class _Hop:
 
 class _Planner:
     def __init__(self, request: PlanRequest) -> None:
-        check_slots("mars-paper", request, forwards=has_relays(request.cluster.topology))
+        check_slots("mars-paper", request, forwards=request.cluster.topology.has_relays)
         self.request, self.topology = request, request.cluster.topology
         self.N = request.num_nodes
         self.b = start("mars-paper", request, head_tail)
@@ -54,9 +53,9 @@ class _Planner:
         self.costs = Costs.of(self.b)
         self.layout = Layout(self.b, self.costs, self.topology, request.ahead)
         self.order = [spread(owner, self.layout.hops) for owner in range(self.N)]
-        self.attends = Trees(self.topology).attends
+        self.trees = Trees(self.topology)
         self.r_mem = self.N
-        self.forests: dict[tuple[Holders, tuple[int, ...]], Links] = {}
+        self.forests: dict[tuple[Holders, tuple[int, ...], int], Links] = {}
 
     def plan(self) -> Schedule:
         for chunk in range(self.C):
@@ -124,7 +123,7 @@ class _Planner:
         for node, dropped in sorted(self.layout.take_dropped().items()):
             self._retire(node, chunk, dropped)
         runs = [equal_runs(blocks[:chunk]) for blocks in self.layout.holders]
-        old = self._old_hops(runs, needers)
+        old = self._old_hops(chunk, runs, needers)
         new = self._new_hops(chunk, needers)
         for node in range(self.N):
             mine = sorted((h for h in old if h.star.node == node), key=lambda h: h.star.depth)
@@ -142,13 +141,13 @@ class _Planner:
         for chunks, makers in sets:
             self.b.free(node, chunk, chunks=chunks, makers=makers)
 
-    def _old_hops(self, runs: list[HeldRuns], needers: list[int]) -> list[_Hop]:
+    def _old_hops(self, chunk: int, runs: list[HeldRuns], needers: list[int]) -> list[_Hop]:
         """Older blocks are streamed, a layer ahead, to the nodes that hold no copy, from the nearest that do."""
         return [
             _Hop(star=star, maker=maker, chunks=run, hold=STREAM, ahead=self.request.ahead)
             for maker in range(self.N)
             for run, held in runs[maker]
-            for star in stars(self._forest(held, needers), held)
+            for star in stars(self._forest(held, needers, self.trees.number(maker, chunk)), held)
         ]
 
     def _new_hops(self, chunk: int, needers: list[int]) -> list[_Hop]:
@@ -156,7 +155,8 @@ class _Planner:
         out = []
         for maker in range(self.N):
             keepers = self.layout.holders[maker][chunk] - {maker}
-            for star in stars(self._forest(frozenset({maker}), {*needers, *keepers}), [maker]):
+            tree = self.trees.number(maker, chunk)
+            for star in stars(self._forest(frozenset({maker}), {*needers, *keepers}, tree), [maker]):
                 for hold, is_kept in ((KEEP, True), (STREAM, False)):
                     part = Star(star.depth, star.node, [n for n in star.children if (n in keepers) == is_kept])
                     out.append(_Hop(star=part, maker=maker, chunks=(chunk, chunk + 1), hold=hold, ahead=0))
@@ -188,15 +188,15 @@ class _Planner:
         else:
             sets.append((new, own[1]))
         states = [self.b.attend(node, chunk, chunks=chunks, makers=makers) for chunks, makers in sets]
-        for maker in self.attends[node]:
+        for maker in self.trees.attends(node, chunk):
             arrived = late[maker], chunk + 1
             states.append(self.b.attend(node, chunk, chunks=arrived, makers=(maker, maker + 1)))
         self.b.merge(node, chunk, states)
 
-    def _forest(self, held: Holders, needers: Iterable[int]) -> Links:
-        key = held, tuple(sorted(set(needers) - held))
+    def _forest(self, held: Holders, needers: Iterable[int], tree: int) -> Links:
+        key = held, tuple(sorted(set(needers) - held)), tree
         if key not in self.forests:
-            self.forests[key] = nearest_links(self.topology, held, key[1]) if key[1] else ()
+            self.forests[key] = nearest_links(self.topology, held, key[1], tree=tree) if key[1] else ()
         return self.forests[key]
 
 

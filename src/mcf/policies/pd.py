@@ -37,10 +37,11 @@ def plan(request: PlanRequest) -> Schedule:
     owner = owner_of(tokens, N - makers)
     shares = np.bincount(owner.reshape(-1), weights=tokens.reshape(-1), minlength=N)
     b = Builder(replace(meta, shares=tuple(shares.astype(int).tolist())), pieces, _cells(owner))
-    arrivals = [[m for m in order if m < makers] for order in Trees(request.cluster.topology).arrivals[:makers]]
+    trees = Trees(request.cluster.topology)
+    arrivals = [[m for m in order if m < makers] for order in trees.arrivals[:makers]]
     for chunk in range(b.num_chunks):
         for node in range(makers):
-            _chunk(b, node, chunk, arrivals[node], int(owner[chunk, node]))
+            _chunk(b, node, chunk, arrivals[node], int(owner[chunk, node]), trees)
     for retire in (b.drain, b.free):
         for node in range(makers):
             retire(node, b.num_chunks, chunks=(0, b.num_chunks), makers=(0, makers))
@@ -67,12 +68,19 @@ def _cells(owner: Array) -> Owners:
     return {(chunk, maker, 0): node for (chunk, maker), node in np.ndenumerate(owner)}
 
 
-def _chunk(b: Builder, node: int, chunk: int, peers: list[int], owner: int) -> None:
+def _chunk(b: Builder, node: int, chunk: int, peers: list[int], owner: int, trees: Trees) -> None:
     """Write a prefill node's rows of a chunk: its peers wait for its new block, so it goes to them first."""
     new = (chunk, chunk + 1)
     b.produce(node, chunk)
-    for receivers in (peers, [owner]):
-        b.send_kv(node, receivers, chunk, chunks=new, makers=(node, node + 1), hold=KEEP)
+    for receivers in (*_teams(node, chunk, peers, trees), [owner]):
+        route = trees.route(node, receivers, chunk)
+        b.send_kv(node, receivers, chunk, chunks=new, makers=(node, node + 1), hold=KEEP, route=route)
     states = [b.attend(node, chunk, chunks=(0, chunk), makers=(0, len(peers) + 1))]
     states += [b.attend(node, chunk, chunks=new, makers=(maker, maker + 1)) for maker in (node, *peers)]
     b.merge(node, chunk, states)
+
+
+def _teams(node: int, chunk: int, peers: list[int], trees: Trees) -> list[list[int]]:
+    """All peers at once; one by one where a tree would leave copies with nodes on the way that decode."""
+    tree = trees.topology.multicast(node, peers, tree=trees.number(node, chunk))
+    return [peers] if {b for _, b in tree} <= set(peers) else [[peer] for peer in peers]

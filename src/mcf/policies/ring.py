@@ -18,28 +18,30 @@ def go_round(policy: str, request: PlanRequest, cutter: Cutter) -> Schedule:
     """Write the ring's dataflow on any pieces."""
     check_slots(policy, request, forwards=request.num_nodes > 2)
     b = start(policy, request, cutter)
-    sight = Sight(b)
+    sight, cycle = Sight(b), request.cluster.topology.cycle
     for chunk in range(b.num_chunks):
-        for node in range(request.num_nodes):
-            _chunk(b, node, chunk, sight)
+        for place in range(request.num_nodes):
+            _chunk(b, cycle, place, chunk, sight)
     b.decode()
     return b.build()
 
 
-def _chunk(b: Builder, node: int, chunk: int, sight: Sight) -> None:
-    num_nodes = b.meta.num_nodes
+def _chunk(b: Builder, cycle: list[int], place: int, chunk: int, sight: Sight) -> None:
+    """Write the rows of the node at a place of the round; what the topology says is round, `cycle`."""
+    num_nodes, node = len(cycle), cycle[place]
     b.produce(node, chunk)
     states = []
     for step in range(num_nodes):
-        maker = (node - step) % num_nodes
+        maker = cycle[(place - step) % num_nodes]
         if step < num_nodes - 1:
-            _pass_on(b, node, chunk, maker)
+            _pass_on(b, (node, cycle[(place + 1) % num_nodes]), chunk, maker)
         states.append(b.attend(node, chunk, chunks=sight.chunks(node, maker, chunk), makers=(maker, maker + 1)))
     b.merge(node, chunk, states)
 
 
-def _pass_on(b: Builder, node: int, chunk: int, maker: int) -> None:
+def _pass_on(b: Builder, hop: tuple[int, int], chunk: int, maker: int) -> None:
     """Send a maker's history and its new block on to the next node: one stream each where the buffer allows."""
+    node, successor = hop
     for chunks in ((0, chunk), (chunk, chunk + 1)):
         for part in windows(b, chunks, maker):
-            b.send_kv(node, [(node + 1) % b.meta.num_nodes], chunk, chunks=part, makers=(maker, maker + 1))
+            b.send_kv(node, [successor], chunk, chunks=part, makers=(maker, maker + 1))

@@ -32,7 +32,7 @@ class _Planner:
         cells = product(range(meta.num_chunks), range(self.N), range(self.G))
         self.b = Builder(meta, pieces, {(c, m, g): self._team(m)[0] + g for c, m, g in cells})
         self.sight = Sight(self.b)
-        self.arrivals = Trees(request.cluster.topology).arrivals
+        self.trees = Trees(request.cluster.topology)
 
     def plan(self) -> Schedule:
         for chunk in range(self.b.num_chunks):
@@ -65,7 +65,7 @@ class _Planner:
             b.send_kv(node, [self._team(node)[0] + g], chunk, chunks=new, makers=own, hold=KEEP, heads=heads)
         for g, heads in enumerate(self.spans):
             holders = [n for n in range(g, self.N, self.G) if b.tokens_in(self._visible(node, n, chunk), self._team(n))]
-            b.send_query(node, holders, chunk, heads=heads)
+            b.send_query(node, holders, chunk, heads=heads, route=self.trees.route(node, holders, chunk))
 
     def _attend(self, chunk: int) -> None:
         """Each node serves everybody, itself first; then the states of a query's head groups and teams merge."""
@@ -73,10 +73,11 @@ class _Planner:
         states: list[list[int | None]] = [[] for _ in range(self.N)]
         for node in range(self.N):
             heads, makers = self.spans[node % self.G], self._team(node)
-            for q in (node, *self.arrivals[node]):
+            for q in (node, *self.trees.arrivals[node]):
                 chunks = self._visible(q, node, chunk)
                 state = b.attend(node, chunk, q=q, chunks=chunks, makers=makers, heads=heads)
-                states[q].append(state if q == node else b.send_state(node, [q], chunk, of=state))
+                back = self.trees.route(node, [q], chunk)
+                states[q].append(state if q == node else b.send_state(node, [q], chunk, of=state, route=back))
         for q in range(self.N):
             b.merge(q, chunk, states[q])
 

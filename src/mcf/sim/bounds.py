@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from mcf.cluster import Topology
+from mcf.cluster.facts import crossing, in_degrees
 from mcf.model import ModelShape
 from mcf.schedule import Schedule
 from mcf.schedule.schedule import Array
@@ -78,7 +79,8 @@ def inbound_s(sched: Schedule, profile: Profile) -> float:
     """Bytes that enter a node over what its links carry, for the worst node."""
     _, dst, size = _crossings(sched)
     into = np.bincount(dst, weights=size, minlength=sched.meta.num_nodes)
-    return float(into.max()) / (_degree(sched) * profile.link_bytes_s)
+    degrees = np.maximum(in_degrees(_topology(sched)), 1)
+    return float((into / degrees).max()) / profile.link_bytes_s
 
 
 def bisection_s(sched: Schedule, profile: Profile) -> float:
@@ -89,8 +91,11 @@ def bisection_s(sched: Schedule, profile: Profile) -> float:
         return 0.0
     src, dst, size = _crossings(sched)
     up, down = (float(size[((src < half) != (dst < half)) & ((dst >= half) == into)].sum()) for into in (True, False))
-    has_ports = sched.meta.topology == "switch"
-    links_up, links_down = (num_nodes - half, half) if has_ports else (_degree(sched),) * 2
+    topology = _topology(sched)
+    if topology.is_switch:
+        links_up, links_down = num_nodes - half, half
+    else:
+        links_up, links_down = (len(crossing(topology, part)) for part in (range(half, num_nodes), range(half)))
     return max(up / links_up, down / links_down) / profile.link_bytes_s
 
 
@@ -100,7 +105,7 @@ def latency_s(sched: Schedule, profile: Profile) -> float:
     And one such way is left at the end. A node's dense work stays in order, so that chunks add up.
     """
     num_nodes = sched.meta.num_nodes
-    topology = Topology.parse(sched.meta.topology, num_nodes)
+    topology = _topology(sched)
     mutual = np.zeros((num_nodes, num_nodes), dtype=np.int64)
     for chunk in range(sched.meta.num_chunks):
         sees = chunk_pairs(sched, chunk) > 0
@@ -117,9 +122,8 @@ def least_kv_bytes(sched: Schedule) -> int:
     return -(-meta.prompt_tokens // meta.num_nodes) * meta.num_layers * meta.kv_row_bytes()
 
 
-def _degree(sched: Schedule) -> int:
-    """Links that lead into a node: one port on a switch, at most two on a ring."""
-    return 1 if sched.meta.topology == "switch" or sched.meta.num_nodes < 3 else 2
+def _topology(sched: Schedule) -> Topology:
+    return Topology.parse(sched.meta.topology, sched.meta.num_nodes)
 
 
 def _crossings(sched: Schedule) -> tuple[Array, Array, Array]:

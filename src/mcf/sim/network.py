@@ -17,7 +17,7 @@ class Network:
     """When each link is free again, and how long it has been busy."""
 
     def __init__(self, topology: Topology, profile: Profile) -> None:
-        self.has_ports = topology.name == "switch"
+        self.has_ports = topology.is_switch
         self.rate, self.latency = profile.link_bytes_s, profile.link_latency_s
         self.free: dict[Link, float] = {}
         self.busy: dict[Link, float] = {}
