@@ -111,12 +111,13 @@ def toml(profile: Profile, times: dict[tuple[str, int], float]) -> str:
     ]
     lines = [
         "# Numbers that reproduce the published 16K prefill times, found by a fit. No such node exists.",
-        "# Written by benchmarks/sim/fit.py, which fits with mcf.sim itself: seconds at N = 2, 4, 8, 16 (ours/published - 1)",
+        "# Written by benchmarks/sim/fit.py, which fits with mcf.sim itself.",
+        "# Seconds at N = 2, 4, 8, 16 (ours / published - 1):",
         *residuals,
         f"#   rms {rms(times):.1%} over the twelve",
         f'name = "{profile.name}"',
         "physical = false",
-        f'note = "fitted to the twelve prefill times of Table 1 with this simulator, rms {rms(times):.1%}; not a machine"',
+        f'note = "fitted to the twelve times of Table 1 with this simulator, rms {rms(times):.1%}; not a machine"',
     ]
     for name, source in WORDS.items():
         lines += ["", f"[{name}]", f"value = {getattr(profile, name)!r}", f'source = "{source}"']

@@ -306,6 +306,7 @@ class _Request:
             finish_reason=reason,
             versions=versions(),
             trace=trace,
+            schedule=self.plan.schedule,
         )
 
 

@@ -37,7 +37,9 @@ def simulate(
     _check_shape(schedule, shape)
     num_layers = schedule.meta.num_layers
     ticks = _num_ticks(layers, num_layers)
-    seconds = row_seconds(schedule, shape, profile) * _slowdown(slowdown, schedule.meta.num_nodes)[schedule.steps["node"]]
+    seconds = (
+        row_seconds(schedule, shape, profile) * _slowdown(slowdown, schedule.meta.num_nodes)[schedule.steps["node"]]
+    )
     machine = Machine(schedule, profile, seconds.tolist(), ticks)
     machine.run()
     finish = _finish(schedule, machine, num_layers)

@@ -37,8 +37,8 @@ def study(lab: Lab) -> Study:
     return Study(
         name=NAME,
         title="Figure 4: memory of MARS during 16K prefill",
-        settings=f"as Table 1, but {NODE_TOKENS} tokens per node and chunk and a KV budget of {MEMORY:g} times a node's "
-        "own share: the figure says neither.",
+        settings=f"as Table 1, but {NODE_TOKENS} tokens per node and chunk and a KV budget of {MEMORY:g} times a "
+        "node's own share: the figure says neither.",
         rows=tuple(lab.row(case, NAME) for case in cases.values()),
         items=(*_claims(ran, curves), _pressure()),
         panels=(*(_memory_panel(n, curves[n]) for n in NODES), _factor_panel(curves)),
@@ -75,15 +75,15 @@ def _claims(ran: dict[int, Outcome], curves: dict[int, Curve]) -> list[Item]:
                 NAME,
                 f"N = {n}: more memory than owner-only in the early and middle stages",
                 min(over[: half + 1]) > 1.5,
-                f"fullest node over owner-only: {over[0]:.1f} times after chunk 1 of {chunks}, {over[half]:.1f} after "
-                f"chunk {half + 1}; the peak is {max(c.with_copies) / MB:.1f} MB of a budget of {_budget(ran[n]) / MB:.1f}",
+                f"fullest node over owner-only: {over[0]:.1f} times after chunk 1 of {chunks}, {over[half]:.1f} "
+                f"after chunk {half + 1}; the peak is {max(c.with_copies) / MB:.1f} MB of {_budget(ran[n]) / MB:.1f}",
             ),
             claim(
                 NAME,
                 f"N = {n}: what is held beyond owner-only shrinks as prefill goes on",
                 falls,
-                f"{over[0]:.1f} times at first, {over[half]:.1f} in the middle, {over[-1]:.1f} in the last chunk (layer "
-                "slots included)",
+                f"{over[0]:.1f} times at first, {over[half]:.1f} in the middle, {over[-1]:.1f} in the last chunk "
+                "(layer slots included)",
             ),
             claim(
                 NAME,
@@ -120,8 +120,8 @@ def _pressure() -> Item:
         study=NAME,
         name="Memory pressure makes replicas drain at 16K",
         flag=NOT_EXPLAINED,
-        arithmetic=f"{paper.PROMPT_TOKENS} tokens x {token} B = {whole / MB:.0f} MB = {whole / board.memory_bytes:.1%} of a "
-        f"{board.memory_bytes / 1e9:.0f} GB board: copies of everything fit up to "
+        arithmetic=f"{paper.PROMPT_TOKENS} tokens x {token} B = {whole / MB:.0f} MB = {whole / board.memory_bytes:.1%} "
+        f"of a {board.memory_bytes / 1e9:.0f} GB board: copies of everything fit up to "
         f"{(board.memory_bytes - weights) / token / 1e3:.0f}K tokens beside the weights; a budget must be made up",
     )
 

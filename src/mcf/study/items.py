@@ -46,6 +46,7 @@ class Item:
         return {**vars(self), "residual": self.residual}
 
 
-def claim(study: str, name: str, holds: bool, arithmetic: str, *, otherwise: str = NOT_EXPLAINED) -> Item:
-    """A claim that is checked: reproduced where it holds, else `otherwise`."""
-    return Item(study=study, name=name, flag=REPRODUCED if holds else otherwise, arithmetic=arithmetic)
+def claim(study: str, name: str, holds: bool, arithmetic: str, *, by_fit: bool = False) -> Item:
+    """A claim that is checked: if it holds, reproduced, or fitted where its numbers are a fit's; else not explained."""
+    flag = (FITTED if by_fit else REPRODUCED) if holds else NOT_EXPLAINED
+    return Item(study=study, name=name, flag=flag, arithmetic=arithmetic)

@@ -162,9 +162,7 @@ class Lab:
 
     def _run(self, case: Case) -> Outcome:
         sched, report = self._planned(case)
-        result = simulate(
-            sched, case.profile, shape=case.shape, layers=_layers(case), slowdown=case.factors()
-        )
+        result = simulate(sched, case.profile, shape=case.shape, layers=_layers(case), slowdown=case.factors())
         return Outcome(
             case=case,
             schedule=sched,

@@ -24,7 +24,9 @@ PROOF = (
 def study(lab: Lab) -> Study:
     """Simulate the table on the fitted profile, and the same schedules on the hardware that is described."""
     ran = {(p, n): lab.run(paper.case(p, n)) for p in paper.TTFT_S for n in paper.NODES}
-    board = {(p, n): lab.run(paper.case(p, n, profile=paper.PHYSICAL_PROFILE)) for p in paper.TTFT_S for n in paper.NODES}
+    board = {
+        (p, n): lab.run(paper.case(p, n, profile=paper.PHYSICAL_PROFILE)) for p in paper.TTFT_S for n in paper.NODES
+    }
     items = [*_volumes(ran), *_times(ran), *_impossible(board), *_claims(ran), *_physical(lab)]
     return Study(
         name=NAME,
@@ -39,8 +41,8 @@ def study(lab: Lab) -> Study:
 def settings() -> str:
     """What was simulated, in a sentence."""
     return (
-        "Qwen2.5-1.5B, INT4 weights and KV, 256 tokens per node and chunk, meshes of 2x1, 2x2, 4x2 and 4x4; seconds are "
-        f"model time on {paper.FITTED_PROFILE} (not a machine: its numbers are fitted) and {paper.PHYSICAL_PROFILE}."
+        "Qwen2.5-1.5B, INT4 weights and KV, 256 tokens per node and chunk, meshes of 2x1, 2x2, 4x2 and 4x4; seconds "
+        f"are model time on {paper.FITTED_PROFILE} (fitted: not a machine) and {paper.PHYSICAL_PROFILE}."
     )
 
 
@@ -60,8 +62,7 @@ def _row(lab: Lab, policy: str, nodes: int, items: Iterable[Item]) -> Row:
 def _board_rows(lab: Lab) -> list[Row]:
     return [
         lab.row(paper.case(p, n, profile=paper.PHYSICAL_PROFILE), NAME)
-        for p in (*paper.TTFT_S, "gather", "full")
-        for n in paper.NODES
+        for p, n in (*((p, n) for p in paper.TTFT_S for n in paper.NODES), ("gather", 16), ("full", 16))
     ]
 
 
@@ -144,9 +145,9 @@ def implied(ttft_s: float, nodes: int) -> str:
     """What a published time asks of a node, beside what the described node can do."""
     asked = paper.flops() / nodes / ttft_s
     return (
-        f"{paper.flops():.3g} operations / {nodes} nodes / {ttft_s} s = {asked / 1e12:.2f} TFLOP/s per node; 127 DSPs x "
-        f"200 MHz x 2 = {paper.DSP_FLOPS_S / 1e12:.3f}, x 4 packed {paper.PACKED * paper.DSP_FLOPS_S / 1e12:.3f}; the "
-        f"whole device {paper.DEVICE_FLOPS_S / 1e12:.1f}"
+        f"{paper.flops():.3g} operations / {nodes} nodes / {ttft_s} s = {asked / 1e12:.2f} TFLOP/s per node; 127 DSPs "
+        f"x 200 MHz x 2 = {paper.DSP_FLOPS_S / 1e12:.3f}, x 4 packed {paper.PACKED * paper.DSP_FLOPS_S / 1e12:.3f}; "
+        f"the whole device {paper.DEVICE_FLOPS_S / 1e12:.1f}"
     )
 
 
@@ -187,13 +188,15 @@ def _claims(ran: dict[tuple[str, int], Outcome]) -> list[Item]:
             "Ring takes 1.8 to 3.2 times as long as MARS (published: 2.12 to 3.08)",
             all(RATIOS[0] <= ratio <= RATIOS[1] for ratio in ratios.values()),
             "; ".join(f"N = {n}: {ratio:.2f}, published {_published(n):.2f}" for n, ratio in ratios.items()),
+            by_fit=True,
         ),
         claim(
             NAME,
             "MARS scales with the nodes, less than linearly (1.68 s at 2 nodes to 0.62 s at 16)",
             all(a > b for a, b in pairwise(mars)) and mars[0] / mars[-1] < 8,
-            f"ours {mars[0]:.2f} to {mars[-1]:.2f} s: {mars[0] / mars[-1]:.2f} times; published {1.68 / 0.62:.2f} times; "
-            "linear would be 8",
+            f"ours {mars[0]:.2f} to {mars[-1]:.2f} s: {mars[0] / mars[-1]:.2f} times; published "
+            f"{_published_gain():.2f}; linear would be 8",
+            by_fit=True,
         ),
         claim(
             NAME,
@@ -203,12 +206,6 @@ def _claims(ran: dict[tuple[str, int], Outcome]) -> list[Item]:
             + "; ".join(f"N = {n}: {moved['mars-paper', n]:.2f} against {moved['ring', n]:.2f} GB" for n in (8, 16))
             + f"; {PROOF}",
         ),
-        claim(
-            NAME,
-            "The final layout is owner-only and balanced",
-            True,
-            "law V3 of `verify`: after the last step each block lies on its owner alone; all schedules here passed it",
-        ),
     ]
 
 
@@ -217,6 +214,10 @@ _ORDER = ("mars-paper", "zigzag", "ring")
 
 def _published(nodes: int) -> float:
     return paper.TTFT_S["ring"][nodes] / paper.TTFT_S["mars-paper"][nodes]
+
+
+def _published_gain() -> float:
+    return paper.TTFT_S["mars-paper"][2] / paper.TTFT_S["mars-paper"][16]
 
 
 def _panels(ran: dict[tuple[str, int], Outcome]) -> tuple[Panel, ...]:
