@@ -54,12 +54,14 @@ class Workshop:
         inspect.signature(load).bind(model, workers=workers, **options)
         assert workers == self.llm.world.num_workers, "a page shows another number of workers: plan for it here"
         budget = options.get("kv_memory")
-        return Borrowed(
+        borrowed = Borrowed(
             *(self.llm.world, self.llm.source, self.llm.shape, self.llm.tokenizer),
             policy=options.get("policy", "mars-paper"),
             kv_memory_bytes=None if budget is None else parse_bytes(budget),
             chunk_tokens=options.get("chunk_tokens", "auto"),
         )
+        borrowed.weight_bytes = self.llm.weight_bytes
+        return borrowed
 
     def mcf(self, command: str) -> str:
         """Run one `mcf` command in this process and return what it printed."""
@@ -140,6 +142,14 @@ def logs(*expected: str) -> "Runner":
     return run
 
 
+def measures(shop: Workshop, command: str) -> None:
+    printed = shop.mcf(command)
+    words = shlex.split(command)
+    saved = [(shop.folder / words[words.index("--save") + 1]).read_text()] if "--save" in words else []
+    for text in saved + [printed] * ("--json" in words):
+        assert json.loads(text)["achieved_of_bound"] > 0
+
+
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
 TABLE: dict[str, Runner] = {
@@ -155,6 +165,13 @@ TABLE: dict[str, Runner] = {
     "mcf doctor demo --workers 2 --kv-memory 256MiB": examines,
     "mcf doctor": examines,
     "mcf doctor demo --workers 2 --kv-memory 256MiB --json": examines,
+    "mcf bench prefill demo --prompt-tokens 2k": measures,
+    "mcf bench prefill demo --prompt-tokens 2k --save mars.json": measures,
+    "mcf bench prefill demo --prompt-tokens 2k --policy ring --save ring.json": measures,
+    "mcf bench compare mars.json ring.json --across policy": prints("policy (mars-paper and ring)"),
+    "mcf bench decode demo --prompt-tokens 2k --max-tokens 9 --dtype bfloat16 --json": measures,
+    ".venv/bin/python benchmarks/scaling/run.py --models smollm --lengths 2048 --dtypes bfloat16 --rows a,b "
+    "--rounds 1": logs("python benchmarks/scaling/run.py"),
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }
@@ -193,7 +210,8 @@ def test_the_commands_of_a_page_run_in_order(page: str, shop: Workshop) -> None:
 def test_the_python_of_the_readme_runs(shop: Workshop) -> None:
     found = [block for path in PAGES for block in blocks(path) if block.language == "python"]
     texts = [block.text for block in found if block.page not in PYTHON_ELSEWHERE]
-    assert [block.page for block in found if block.page not in PYTHON_ELSEWHERE] == ["README.md"]
+    assert [block.page for block in found if block.page not in PYTHON_ELSEWHERE] == ["README.md", "docs/failures.md"]
+    exec(compile(texts[1], "docs/failures.md", "exec"), {"mcf": mcf, "prompt": REPORT})
     exec(compile(texts[0], "README.md", "exec"), {})
     text, numbers, moved = shop.capsys.readouterr().out.rstrip("\n").rsplit("\n", 2)
     assert text

@@ -38,7 +38,7 @@ def test_a_changed_table_changes_the_page(script: ModuleType, monkeypatch: pytes
 
 def test_the_directions_of_frames_are_those_of_the_worker(script: ModuleType) -> None:
     obeyed = {name.removeprefix("_") for name in vars(Session) if name.startswith("_") and name[1:] in MESSAGES}
-    assert obeyed | {"join", "shutdown"} == set(script.TO_WORKERS)
+    assert obeyed | {"join", "shutdown", "hold", "stop_after"} == set(script.TO_WORKERS)
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -5,15 +5,15 @@ from typing import Annotated
 import typer
 
 import mcf
+from mcf.cli import app_bench
 from mcf.cli.doctor import doctor_command
+from mcf.cli.options import ChunkTokens, Debug, Dtype, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
-from mcf.cli.settings import read_float, read_int
+from mcf.cli.settings import read_float, read_int, read_timeout
 from mcf.cli.show import show_command
 from mcf.cli.sim import list_command, sim_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
-from mcf.model import DTYPE_BYTES
-from mcf.policies import NAMES
 from mcf.study.papers import NAMES as STUDIES
 
 app = typer.Typer(
@@ -21,50 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo` (scripts/setup installs it).",
-    ),
-]
-Workers = Annotated[str, typer.Option("--workers", metavar="N", help="Context-parallel worker processes.")]
-Policy = Annotated[
-    str, typer.Option("--policy", metavar="NAME", help=f"Who computes, keeps and fetches which KV: {', '.join(NAMES)}.")
-]
-ChunkTokens = Annotated[
-    str,
-    typer.Option(
-        "--chunk-tokens",
-        metavar="TOKENS",
-        help="Prefill chunk size over all workers, in tokens (1k = 1024); `auto`: 512 per worker, smaller where the KV "
-        "budget asks.",
-    ),
-]
-KvMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-memory",
-        metavar="BYTES",
-        show_default="no limit",
-        help="KV cache budget of each worker, in bytes or for example 256MiB, 2GiB.",
-    ),
-]
-MaxTokens = Annotated[
-    str,
-    typer.Option(
-        "--max-tokens", metavar="TOKENS", help="Most tokens to generate; cut to what the model's window leaves."
-    ),
-]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        "--dtype", metavar="DTYPE", help=f"Type of weights, activations and KV cache: {', '.join(sorted(DTYPE_BYTES))}."
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, the worker's too.")]
+app.add_typer(app_bench.app, name="bench")
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -116,6 +73,15 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            show_default="no limit",
+            help="Give up after so long, from the start of the workers to the last token; for example 90 or 5m.",
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -140,6 +106,7 @@ def run(
         top_p=read_float(top_p, "--top-p"),
         is_raw=raw,
         is_json=json,
+        timeout_s=read_timeout(timeout),
         trace=trace,
     )
 

@@ -55,12 +55,18 @@ MESSAGES: dict[str, Message] = {
     "unlistened": Message(),
     "pong": Message(required={"token": int, "num_threads": int}),
     "echoed": Message(required={"counters": list}),
+    "measured": Message(required={"numbers": dict}),
     "loaded": Message(required={"num_layers": int, "vocab_size": int, "weight_bytes": int}),
     "planned": Message(required={"pool_bytes": int}),
     "progress": Message(required={"chunk": int, "held_tokens": int}),
     "prefilled": Message(required={"t_start": float, "t_end": float}, max_payload_bytes=MAX_PAYLOAD_BYTES),
     "converged": Message(required={"blocks": list, "peak_bytes": int, "in_use_bytes": int}),
     "logits": Message(max_payload_bytes=MAX_PAYLOAD_BYTES),
+    "held": Message(required={"chunk": int}),
+    "dropped": Message(),
+    "inspected": Message(
+        required={"pool_bytes": int, "rss_bytes": int, "num_fds": int, "num_threads": int},
+    ),
     "finished": Message(required={"counters": list, "peak_bytes": int}, max_payload_bytes=MAX_PAYLOAD_BYTES),
     "error": Message(required={"kind": str, "message": str, "user": bool}, optional={"peer": int, "trace": str}),
     # head -> worker
@@ -72,6 +78,7 @@ MESSAGES: dict[str, Message] = {
     "unlisten": Message(),
     "ping": Message(required={"token": int}),
     "echo_state": Message(required={"num_floats": int}),
+    "measure": Message(required={"what": str, "dtype": str, "num_bytes": int}),
     "load": Message(required={"folder": str, "dtype": str, "num_threads": int}),
     "plan": Message(
         required={"sha256": str, "page_bytes": int, "slot_bytes": int},
@@ -82,6 +89,10 @@ MESSAGES: dict[str, Message] = {
     "converge": Message(),
     "decode": Message(required={"token": int, "index": int, "want_logits": bool}),
     "finish": Message(),
+    "hold": Message(),
+    "stop_after": Message(required={"chunk": int}),
+    "drop": Message(),
+    "inspect": Message(),
     "shutdown": Message(),
 }
 
