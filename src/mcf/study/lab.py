@@ -119,6 +119,11 @@ class Lab:
         self._known: dict[Case, Outcome | UserError] = {}
         self._schedules: dict[Case, tuple[Schedule, Report]] = {}
 
+    @property
+    def known(self) -> tuple[Case, ...]:
+        """All cases that were asked."""
+        return tuple(self._known)
+
     def run(self, case: Case) -> Outcome:
         """Plan, verify, simulate and bound. Raises UserError kinds where the policy or the memory says no."""
         if case not in self._known:
