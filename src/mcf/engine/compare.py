@@ -174,7 +174,7 @@ def _choose(tried: list[tuple[Form, Prediction, int]]) -> tuple[Form, Prediction
     """Of those that fit the fastest, near ties the leanest; where none fits, the one that misses least."""
     good = [entry for entry in tried if entry[2] == 0]
     if not good:
-        return min(tried, key=lambda entry: entry[2])
+        return min(tried, key=lambda entry: (entry[2], entry[1].ttft_s))
     least = min(found.ttft_s for _, found, _ in good)
     near = [entry for entry in good if entry[1].ttft_s <= least * NEAR]
     return min(near, key=lambda entry: (int(entry[0].peak_bytes.max()), entry[1].ttft_s))

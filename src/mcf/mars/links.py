@@ -29,6 +29,8 @@ def _loads(form: Form, topology: Topology) -> "Counter[Edge]":
     nodes = range(topology.num_nodes)
     if form.policy == "pipeline":
         return _shared(form.traffic_bytes, _ways(list(pairwise(nodes)), topology))
+    if form.policy == "pd":
+        return _handed_over(form, topology)
     states = form.traffic["state"]
     trees: Counter[Edge] = Counter(
         edge
@@ -40,6 +42,16 @@ def _loads(form: Form, topology: Topology) -> "Counter[Edge]":
     return spread + _shared(states, _ways([(a, b) for a in nodes for b in nodes if a != b], topology))
 
 
+def _handed_over(form: Form, topology: Topology) -> "Counter[Edge]":
+    """Each maker's KV goes to all makers by a tree, and to the owners that its column falls to."""
+    N, makers = topology.num_nodes, form.job.makers or topology.num_nodes // 2
+    made = form.job.S * form.job.shape.kv_token_bytes / makers
+    trees = Counter(edge for m in range(makers) for edge in topology.multicast(m, range(makers)))
+    owners = _ways([(k * makers // (N - makers), makers + k) for k in range(N - makers)], topology)
+    share = made * makers / (N - makers)
+    return Counter({edge: made * trees[edge] + share * owners[edge] for edge in {*trees, *owners}})
+
+
 def _ways(pairs: list[Edge], topology: Topology) -> "Counter[Edge]":
     """How many of the ways between pairs of nodes cross each link."""
     return Counter(edge for a, b in pairs for edge in topology.route(a, b))
@@ -48,4 +60,4 @@ def _ways(pairs: list[Edge], topology: Topology) -> "Counter[Edge]":
 def _shared(total: float, crossings: "Counter[Edge]") -> "Counter[Edge]":
     """Bytes of each link when so many are shared out by how often it is crossed."""
     unit = total / max(sum(crossings.values()), 1)
-    return Counter({edge: unit * count for edge, count in crossings.items()})  # type: ignore[misc]
+    return Counter({edge: unit * count for edge, count in crossings.items()})
