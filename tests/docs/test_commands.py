@@ -19,6 +19,7 @@ import pytest
 import mcf.engine.llm
 from mcf.cli import main
 from mcf.engine.llm import LLM, load
+from mcf.sim import load_profile
 from mcf.testing import make_toy_model
 from mcf.units import parse_bytes
 from pages import PAGES, ROOT, blocks, commands
@@ -122,7 +123,23 @@ def examines(shop: Workshop, command: str) -> None:
     if "--json" in command:
         assert json.loads(printed)["ok"]
     else:
-        assert [line.split()[1] for line in printed.splitlines()][:4] == ["versions", "network", "ports", "clocks"]
+        assert [line.split()[1] for line in printed.splitlines() if line][:4] == [
+            "versions",
+            "network",
+            "ports",
+            "clocks",
+        ]
+
+
+def saves_a_cluster(shop: Workshop, command: str) -> None:
+    sizes = dict(SECONDS=0.01, STREAM_BYTES=1 << 20, PAST_TOKENS=64, PROBE_BYTES=1 << 12, MOST_BYTES=1 << 16)
+    sizes |= dict(CHUNK_TOKENS=16)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(f"mcf.engine.doctor.measure.{name}", value)
+        examines(shop, command)
+    words = shlex.split(command)
+    assert load_profile(shop.folder / words[words.index("--save") + 1]).num_nodes == 2
 
 
 def demonstrates(shop: Workshop, command: str) -> None:
@@ -164,6 +181,10 @@ TABLE: dict[str, Runner] = {
     "mcf plan demo --prompt-tokens 7k --workers 4 --kv-memory 256MiB --save plan.txt": saves,
     "mcf doctor demo --workers 2 --kv-memory 256MiB": examines,
     "mcf doctor": examines,
+    "mcf doctor --measure --save cluster.toml": saves_a_cluster,
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --workers 4": prints("to the first token"),
     "mcf doctor demo --workers 2 --kv-memory 256MiB --json": examines,
     "mcf bench prefill demo --prompt-tokens 2k": measures,
     "mcf bench prefill demo --prompt-tokens 2k --save mars.json": measures,

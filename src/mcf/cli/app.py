@@ -13,6 +13,7 @@ from mcf.cli.run import run_command
 from mcf.cli.settings import read_float, read_int, read_timeout
 from mcf.cli.show import show_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
+from mcf.sim import NAMES as PROFILES
 
 app = typer.Typer(
     help="MCF: long prompts on several small machines, by context parallelism with scheduled KV cache placement.",
@@ -118,12 +119,30 @@ def plan(
             "--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."
         ),
     ],
-    workers: Workers = "2",
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            show_default="2, or as many as --cluster has",
+            help="Context-parallel worker processes.",
+        ),
+    ] = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
     max_tokens: MaxTokens = "64",
     dtype: Dtype = "float32",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="PROFILE",
+            show_default=False,
+            help="Hardware to plan for and to predict the time on: a file of `mcf doctor --measure --save`, or "
+            f"{', '.join(PROFILES)}.",
+        ),
+    ] = None,
     save: Annotated[
         str | None,
         typer.Option("--save", metavar="FILE", show_default=False, help="Write the schedule as text, for `mcf show`."),
@@ -137,12 +156,13 @@ def plan(
     plan_command(
         model,
         prompt_tokens=prompt_tokens,
-        workers=read_int(workers, "--workers"),
+        workers=None if workers is None else read_int(workers, "--workers"),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
         max_tokens=max_tokens,
         dtype=dtype,
+        cluster=cluster,
         save=save,
         is_json=json,
     )
@@ -175,6 +195,15 @@ def doctor(
     workers: Workers = "2",
     kv_memory: KvMemory = None,
     dtype: Dtype = "float32",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also measure compute, memory and every link, all workers at once.")
+    ] = False,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save", metavar="FILE", show_default=False, help="Write what was measured as a cluster profile (.toml)."
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of lines.")
     ] = False,
@@ -182,7 +211,13 @@ def doctor(
 ) -> None:
     """Look at every node before weights load: versions, network, clocks, memory, cores, disk. Exit code 1: an error."""
     is_well = doctor_command(
-        model, workers=read_int(workers, "--workers"), kv_memory=kv_memory, dtype=dtype, is_json=json
+        model,
+        workers=read_int(workers, "--workers"),
+        kv_memory=kv_memory,
+        dtype=dtype,
+        is_measuring=measure,
+        save=save,
+        is_json=json,
     )
     if not is_well:
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 import mcf
 from mcf.dist.control import Channel
@@ -53,10 +53,30 @@ class LogTail(threading.Thread):
         return lines[-1][-_LINE_CHARS:] if lines else ""
 
 
+class Running(Protocol):
+    """What is used of a `subprocess.Popen`; a worker from a nursery has it too."""
+
+    pid: int
+    stdout: IO[bytes] | None
+
+    @property
+    def returncode(self) -> Any:
+        """The exit code, None before the end was seen."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, minus the signal's number, None while the process runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Raises subprocess.TimeoutExpired."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal; does nothing after the end."""
+
+
 class WorkerProcess:
     """A worker: its process, its control channel and the tail of what it prints."""
 
-    def __init__(self, *, rank: int, popen: subprocess.Popen[bytes], channel: Channel) -> None:
+    def __init__(self, *, rank: int, popen: Running, channel: Channel) -> None:
         assert popen.stdout is not None
         self.rank = rank
         self.popen = popen

@@ -1,7 +1,8 @@
 """The head's side of the worker processes: start them, talk to them, end them all.
 
-1. A world is used by one thread at a time. It is either whole or gone: any error, Ctrl-C too, kills all workers before
-   it is raised, because workers that were left halfway cannot be trusted with the next request.
+1. A world is used by one thread at a time. It is either whole or gone: any error in here, Ctrl-C too, kills all workers
+   before it is raised, because workers that were left halfway cannot be trusted with the next request. What ends a
+   request between two frames, and leaves the workers whole, is `mcf.engine.request`'s.
 2. Nothing outlives the head: workers end when their control channel closes, and on Linux the system kills them too.
 
 How trouble is noticed and who is blamed: `mcf.dist.watch`.
@@ -19,6 +20,7 @@ from typing import Any, Self
 from mcf.dist import faults
 from mcf.dist.control import PROTOCOL, ChannelClosedError, ChannelStalledError, Frame
 from mcf.dist.limit import Limit
+from mcf.dist.nursery import Nursery, fork_worker
 from mcf.dist.process import (
     WorkerProcess,
     ctrl_c_held_back,
@@ -76,12 +78,14 @@ class World:
         command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         limit: Limit | None = None,
+        nursery: Nursery | None = None,
         is_joined: bool = True,
     ) -> Self:
         """Start the workers and wait until all have joined, or with `is_joined` False until all have said hello.
 
         No longer than `limit`, which holds for later waits too until it is taken away.
-        `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program.
+        `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program,
+        `nursery` forks them (`mcf.dist.nursery`).
         Raises WorkerLostError, WorkerSilentError, WorkerFailedError, TransportError or RequestTimeoutError; no process
         is left then.
         """
@@ -89,11 +93,16 @@ class World:
         full_env = worker_environment(num_threads_per_worker, extra)
         faults.arm(faults.HEAD, full_env.get(faults.VARIABLE, ""))
         processes: list[WorkerProcess] = []
+        if nursery is not None and not nursery.is_ready(limit):
+            nursery = None
         try:
             with socket.create_server((LOOPBACK, 0)) as meeting:
                 for rank in range(num_workers):
                     with ctrl_c_held_back():
-                        processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
+                        if nursery is not None:
+                            processes.append(fork_worker(nursery, rank, num_workers, full_env, meeting))
+                        else:
+                            processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
                 world.num_threads_per_worker = num_threads_per_worker
                 world.limit = limit

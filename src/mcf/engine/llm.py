@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mcf.dist.limit import Limit
+from mcf.dist.nursery import Nursery, obtain
 from mcf.dist.world import World, threads_per_worker
 from mcf.engine.planner import AUTO, DEFAULT_POLICY, Plan, check_policy, check_window, check_workers, make_plan
 from mcf.engine.request import OnProgress, OnText, Request, ShouldStop
@@ -61,7 +62,12 @@ def load(
     report("load", 0, workers)
     with ThreadPoolExecutor(1) as pool:  # the tokenizer's imports take seconds: meanwhile the workers start
         tokenizer = pool.submit(load_tokenizer, source)
-        world = _start_world(workers, fault, limit, threads)
+        nursery = obtain()
+        try:
+            world = _start_world(workers, fault, limit, nursery, threads)
+        except BaseException:
+            _close(nursery)
+            raise
         try:
             llm = LLM(
                 world,
@@ -73,6 +79,7 @@ def load(
                 kv_memory_bytes=budget,
                 chunk_tokens=chunk,
                 poison=poison,
+                nursery=nursery,
             )
             if before_weights is not None:
                 before_weights(llm)
@@ -80,12 +87,20 @@ def load(
             return llm
         except BaseException:
             world.close()
+            _close(nursery)
             raise
 
 
-def _start_world(num_workers: int, fault: str | None, limit: Limit | None, threads: int | None = None) -> World:
+def _close(nursery: Nursery | None) -> None:
+    if nursery is not None:
+        nursery.close()
+
+
+def _start_world(
+    num_workers: int, fault: str | None, limit: Limit | None, nursery: Nursery | None, threads: int | None
+) -> World:
     num_threads = threads or threads_per_worker(num_workers)
-    return World.start(num_workers, num_threads_per_worker=num_threads, fault=fault, limit=limit)
+    return World.start(num_workers, num_threads_per_worker=num_threads, fault=fault, limit=limit, nursery=nursery)
 
 
 def _load_workers(world: World, source: ModelSource, dtype: str, report: OnProgress) -> list[int]:
@@ -123,10 +138,11 @@ class LLM:
         chunk_tokens: int | str,
         dtype: str = "float32",
         poison: bool = False,
+        nursery: Nursery | None = None,
     ) -> None:
         self.world, self.source, self.shape, self.tokenizer = world, source, shape, tokenizer
         self.policy, self.kv_memory_bytes, self.chunk_tokens = policy, kv_memory_bytes, chunk_tokens
-        self._dtype, self._poison = dtype, poison
+        self._dtype, self._poison, self._nursery = dtype, poison, nursery
         self.weight_bytes: list[int] = []
 
     def __enter__(self) -> Self:
@@ -140,6 +156,7 @@ class LLM:
     def close(self) -> None:
         """End the workers; harmless when called again."""
         self.world.close()
+        _close(self._nursery)
 
     @property
     def is_alive(self) -> bool:
@@ -153,7 +170,10 @@ class LLM:
         """
         limit = Limit.start(timeout_s)
         self.world.close()
-        self.world = _start_world(self.world.num_workers, fault, limit, self.world.num_threads_per_worker)
+        if self._nursery is None or self._nursery.is_gone():
+            self._nursery = obtain()
+        threads = self.world.num_threads_per_worker
+        self.world = _start_world(self.world.num_workers, fault, limit, self._nursery, threads)
         try:
             _load_workers(self.world, self.source, self._dtype, _silent)
         except BaseException:

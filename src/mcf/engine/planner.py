@@ -40,19 +40,22 @@ def make_plan(
     kv_memory_bytes: int | None = None,
     max_tokens: int = 0,
     topology: str = "switch",
+    cluster: Cluster | None = None,
 ) -> Plan:
     """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 512 per worker, smaller where memory
-    asks.
+    asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes` and `topology`.
 
     Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes,
     UnknownNameError.
     """
     check_workers(num_workers)
     check_window(shape, prompt_tokens, min_new_tokens=min(max_tokens, 1))
-    sizes = _chunk_sizes(shape, chunk_tokens, prompt_tokens, num_workers, kv_memory_bytes, max_tokens)
+    where = cluster or Cluster.uniform(topology, num_workers, kv_budget_bytes=kv_memory_bytes)
+    least = min((budget for budget in where.kv_budgets if budget is not None), default=None)
+    sizes = _chunk_sizes(shape, chunk_tokens, prompt_tokens, num_workers, least, max_tokens)
     request = PlanRequest(
         shape=shape,
-        cluster=Cluster.uniform(topology, num_workers, kv_budget_bytes=kv_memory_bytes),
+        cluster=where,
         prompt_tokens=prompt_tokens,
         chunk_tokens=sizes[0],
         max_new_tokens=max_tokens,
