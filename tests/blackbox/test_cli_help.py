@@ -17,12 +17,14 @@ BENCH = (SHARED - {"--max-tokens"}) | {"--prompt-tokens", "--threads", "--rounds
 OPTIONS = {
     "run": SHARED
     | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--timeout", "--trace"},
-    "plan": SHARED | {"--prompt-tokens", "--save"},
+    "plan": SHARED | {"--prompt-tokens", "--cluster", "--save"},
     "show": {"--verify", "--debug"},
     "bench prefill": BENCH,
     "bench decode": BENCH | {"--max-tokens"},
     "bench compare": {"--across", "--json", "--debug"},
-    "doctor": {"--workers", "--kv-memory", "--dtype", "--json", "--debug"},
+    "sim run": {"--out", "--json", "--profile", "--save-trace", "--debug"},
+    "sim list": {"--debug"},
+    "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--json", "--debug"},
 }
 
 

@@ -20,6 +20,7 @@ import mcf.engine.llm
 from lab import share
 from mcf.cli import main
 from mcf.engine.llm import LLM, load
+from mcf.sim import load_profile
 from mcf.testing import make_toy_model
 from mcf.units import parse_bytes
 from pages import PAGES, ROOT, blocks, commands
@@ -123,7 +124,23 @@ def examines(shop: Workshop, command: str) -> None:
     if "--json" in command:
         assert json.loads(printed)["ok"]
     else:
-        assert [line.split()[1] for line in printed.splitlines()][:4] == ["versions", "network", "ports", "clocks"]
+        assert [line.split()[1] for line in printed.splitlines() if line][:4] == [
+            "versions",
+            "network",
+            "ports",
+            "clocks",
+        ]
+
+
+def saves_a_cluster(shop: Workshop, command: str) -> None:
+    sizes = dict(SECONDS=0.01, STREAM_BYTES=1 << 20, PAST_TOKENS=64, PROBE_BYTES=1 << 12, MOST_BYTES=1 << 16)
+    sizes |= dict(CHUNK_TOKENS=16)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(f"mcf.engine.doctor.measure.{name}", value)
+        examines(shop, command)
+    words = shlex.split(command)
+    assert load_profile(shop.folder / words[words.index("--save") + 1]).num_nodes == 2
 
 
 def demonstrates(shop: Workshop, command: str) -> None:
@@ -181,6 +198,14 @@ TABLE: dict[str, Runner] = {
     "mcf plan demo --prompt-tokens 7k --workers 4 --kv-memory 256MiB --save plan.txt": saves,
     "mcf doctor demo --workers 2 --kv-memory 256MiB": examines,
     "mcf doctor": examines,
+    "mcf doctor --measure --save cluster.toml": saves_a_cluster,
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml --policy gather": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml": prints("mars-paper"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --policy gather": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --workers 4": prints("mars-paper"),
+    "mcf plan qwen2.5-1.5b --prompt-tokens 64k --cluster gpu-10g --workers 16 --kv-memory 400MiB": prints(
+        "No schedule on these nodes"
+    ),
     "mcf doctor demo --workers 2 --kv-memory 256MiB --json": examines,
     "mcf bench prefill demo --prompt-tokens 2k": measures,
     "mcf bench prefill demo --prompt-tokens 2k --save mars.json": measures,

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from mcf.errors import InfeasibleError, UserError
-from mcf.model import ModelShape
+from mcf.model import named_shape
 from mcf.policies import NAMES
 from mcf.sim import load_profile
 from mcf.study import Case, Lab
 from mcf.study.experiment import load_experiment, parse_experiment
-from mcf.study.shapes import NAMES as SHAPES
-from mcf.study.shapes import load_shape
 from simulated import tiny_shape
 
 PLAIN = """nodes = 2
@@ -68,12 +66,16 @@ def test_defaults_are_all_policies_without_a_budget() -> None:
 
 
 def test_lists_are_swept_over_in_all_combinations_without_repeats() -> None:
-    text = PLAIN.replace("nodes = 2", 'nodes = [2, 4, 2]\npolicies = ["ring", "gather"]\nmemory = ["none", "2x", "1MiB"]')
+    text = PLAIN.replace(
+        "nodes = 2", 'nodes = [2, 4, 2]\npolicies = ["ring", "gather"]\nmemory = ["none", "2x", "1MiB"]'
+    )
     cases = read(text)
     assert len(cases) == len(set(cases)) == 2 * 2 * 3
     assert [case.policy for case in cases[:6]] == ["ring"] * 6
-    shares = {case.cluster.num_nodes: case.kv_memory_bytes for case in cases if case.kv_memory_bytes not in (None, 2**20)}
-    shape = load_shape("smollm2-135m")
+    shares = {
+        case.cluster.num_nodes: case.kv_memory_bytes for case in cases if case.kv_memory_bytes not in (None, 2**20)
+    }
+    shape = named_shape("smollm2-135m", dtype="bfloat16")
     assert shares == {n: 2 * (600 // n) * shape.kv_token_bytes for n in (2, 4)}
 
 
@@ -149,7 +151,7 @@ def test_profiles_are_found_beside_the_file(tmp_path: Path) -> None:
         ("nodes = 2\n", "", "missing key 'nodes' in my.toml"),
         ("[model]", "[cluster]\nnodes = 2\n[model]", "expected it in the table [cluster], which is there too"),
         ("prompt_tokens = 600", "prompt_tokens 600", "cannot read my.toml as TOML"),
-        ("\n[model]\nname = \"smollm2-135m\"\n", "", "missing table [model] in my.toml"),
+        ('\n[model]\nname = "smollm2-135m"\n', "", "missing table [model] in my.toml"),
     ],
 )
 def test_refusals_name_the_file_the_line_and_what_is_near(old: str, new: str, words: str) -> None:
@@ -162,7 +164,11 @@ def test_refusals_name_the_file_the_line_and_what_is_near(old: str, new: str, wo
     [
         ("flops_s = 1e11", "flops_s = 0", "got profile.flops_s = 0 in my.toml, line 5: expected a number above 0"),
         ("link_latency_s = 0", "link_latency_s = -1", "expected a number of at least 0"),
-        ("flops_s = 1e11", "flops = 1e11", "unknown key 'profile.flops' in my.toml, line 5: did you mean 'profile.flops_s'?"),
+        (
+            "flops_s = 1e11",
+            "flops = 1e11",
+            "unknown key 'profile.flops' in my.toml, line 5: did you mean 'profile.flops_s'?",
+        ),
         ("head_dim = 8\n", "", "missing key 'model.head_dim'"),
         ("num_layers = 4", "num_layers = 0", "expected a whole number of at least 1"),
         ("num_q_heads = 4", "num_q_heads = 3", "expected a multiple"),
@@ -176,7 +182,9 @@ def test_refusals_inside_tables(old: str, new: str, words: str) -> None:
 
 def test_a_sweep_that_is_too_large_is_refused() -> None:
     many = ", ".join(map(str, range(1, 1100)))
-    assert "expected at most 10000" in refusal(PLAIN.replace("nodes = 2", f"nodes = 2\nseeds = [{many}]\nmemory = ['2x', '3x']"))
+    assert "expected at most 10000" in refusal(
+        PLAIN.replace("nodes = 2", f"nodes = 2\nseeds = [{many}]\nmemory = ['2x', '3x']")
+    )
 
 
 # --- the laboratory ---
@@ -188,10 +196,8 @@ def case(**changes: object) -> Case:
 
 
 def test_what_cannot_run_is_a_row_that_says_why() -> None:
-    pd, tight = read(INLINE.replace("nodes = 2", "nodes = 1").replace("gather", "pd"))[0], case()
-    assert Lab().row(pd).why == (
-        "got 1 node for policy pd: expected at least 2, one to prefill and one to decode; use more nodes or another policy"
-    )
+    pd = read(INLINE.replace("nodes = 2", "nodes = 1").replace("gather", "pd"))[0]
+    assert (Lab().row(pd).why or "").startswith("got 1 node for policy pd: expected at least 2, one to prefill")
     tight = read(INLINE.replace("nodes = 2", "nodes = 2\nmemory = '1x'"))[0]
     row = Lab().row(tight)
     assert row.ttft_s is None
@@ -230,13 +236,3 @@ def test_extrapolated_and_full_simulations_have_the_same_bytes() -> None:
     assert (few.simulated_layers, every.simulated_layers) == (3, 4)
     assert few.traffic_bytes == every.traffic_bytes
     assert few.peak_kv_bytes == every.peak_kv_bytes
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_named_shapes_are_sound(name: str) -> None:
-    shape = load_shape(name)
-    assert isinstance(shape, ModelShape)
-    assert shape.kv_bytes == (0.5 if name.endswith("-int4") else 2)
-    billions = {"70b": 70.6, "8b": 8.0, "7b": 7.6, "1.5b": 1.54, "0.5b": 0.49, "135m": 0.135}
-    size = next(value for end, value in billions.items() if name.removesuffix("-int4").endswith(end))
-    assert shape.num_weights / 1e9 == pytest.approx(size, rel=0.12)

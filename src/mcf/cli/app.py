@@ -14,6 +14,9 @@ from mcf.cli.settings import read_float, read_int, read_timeout
 from mcf.cli.show import show_command
 from mcf.cli.sim import list_command, sim_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
+from mcf.model import SHAPE_NAMES
+from mcf.policies import NAMES as POLICIES
+from mcf.sim import NAMES as PROFILES
 from mcf.study.papers import NAMES as STUDIES
 
 app = typer.Typer(
@@ -113,19 +116,52 @@ def run(
 
 @app.command()
 def plan(
-    model: Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|SHAPE",
+            show_default=False,
+            help=f"A model as for `mcf run`, or a shape by name, of any length: {', '.join(SHAPE_NAMES)}.",
+        ),
+    ],
     prompt_tokens: Annotated[
         str,
         typer.Option(
             "--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."
         ),
     ],
-    workers: Workers = "2",
-    policy: Policy = DEFAULT_POLICY,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            show_default="2, or as many as --cluster has",
+            help="Context-parallel worker processes.",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            show_default=f"all side by side with --cluster, else {DEFAULT_POLICY}",
+            help=f"Who computes, keeps and fetches which KV: {', '.join(POLICIES)}.",
+        ),
+    ] = None,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
     max_tokens: MaxTokens = "64",
     dtype: Dtype = "float32",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="PROFILE",
+            show_default=False,
+            help="Hardware to plan for and to predict the time on: a file of `mcf doctor --measure --save`, or "
+            f"{', '.join(PROFILES)}.",
+        ),
+    ] = None,
     save: Annotated[
         str | None,
         typer.Option("--save", metavar="FILE", show_default=False, help="Write the schedule as text, for `mcf show`."),
@@ -135,19 +171,26 @@ def plan(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Print the schedule in numbers before anything runs: memory, traffic, replicas. Reads no weights."""
-    plan_command(
+    """Print what a prompt will take before anything runs. Reads no weights.
+
+    With --policy: one schedule in numbers: memory, traffic, replicas. With --cluster and no policy: all policies side
+    by side; exit code 1 where none of them fits.
+    """
+    fits = plan_command(
         model,
         prompt_tokens=prompt_tokens,
-        workers=read_int(workers, "--workers"),
+        workers=None if workers is None else read_int(workers, "--workers"),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
         max_tokens=max_tokens,
         dtype=dtype,
+        cluster=cluster,
         save=save,
         is_json=json,
     )
+    if not fits:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -177,6 +220,15 @@ def doctor(
     workers: Workers = "2",
     kv_memory: KvMemory = None,
     dtype: Dtype = "float32",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also measure compute, memory and every link, all workers at once.")
+    ] = False,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save", metavar="FILE", show_default=False, help="Write what was measured as a cluster profile (.toml)."
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of lines.")
     ] = False,
@@ -184,7 +236,13 @@ def doctor(
 ) -> None:
     """Look at every node before weights load: versions, network, clocks, memory, cores, disk. Exit code 1: an error."""
     is_well = doctor_command(
-        model, workers=read_int(workers, "--workers"), kv_memory=kv_memory, dtype=dtype, is_json=json
+        model,
+        workers=read_int(workers, "--workers"),
+        kv_memory=kv_memory,
+        dtype=dtype,
+        is_measuring=measure,
+        save=save,
+        is_json=json,
     )
     if not is_well:
         raise typer.Exit(1)

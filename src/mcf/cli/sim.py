@@ -11,10 +11,10 @@ from mcf.cli.tables import print_columns
 from mcf.cluster import NAMES as TOPOLOGIES
 from mcf.engine.source import read_shape
 from mcf.errors import UnknownNameError, UserError
-from mcf.model import ModelShape
+from mcf.model import SHAPE_NAMES, ModelShape
 from mcf.sim import NAMES as PROFILES
 from mcf.sim import load_profile
-from mcf.study import Lab, Study, papers, shapes
+from mcf.study import Lab, Study, papers
 from mcf.study.experiment import Experiment, load_experiment
 from mcf.trace import write_perfetto
 
@@ -99,7 +99,7 @@ def list_command() -> None:
     for what, names in (
         ("tables and figures", papers.NAMES),
         ("policies", policies.NAMES),
-        ("models", shapes.NAMES),
+        ("models", SHAPE_NAMES),
         ("topologies", TOPOLOGIES),
     ):
         print(f"{what}: {', '.join(names)}")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from mcf.dist import faults
+from mcf.dist import faults, gauge, linkgauge
 from mcf.dist.brake import Brake
 from mcf.dist.control import Frame
 from mcf.dist.hf import LoadedModel, load_model
@@ -46,6 +46,8 @@ class Session:
             "ping": self._ping,
             "echo_state": self._echo_state,
             "measure": self._measure,
+            "measure_compute": self._measure_compute,
+            "measure_link": self._measure_link,
             "load": self._load,
             "plan": self._plan,
             "prefill": self._prefill,
@@ -137,6 +139,14 @@ class Session:
         node, self._node = self._node, None
         if node is not None:
             node.close()
+
+    def _measure_compute(self, frame: Frame, reply: Reply) -> None:
+        reply("measured_compute", rates=gauge.measure(frame["sizes"], lambda: linkgauge.meet(self._transport)))
+
+    def _measure_link(self, frame: Frame, reply: Reply) -> None:
+        found = linkgauge.measure_links(self._transport, **frame.fields)
+        links = [[peer, found.bytes_s[peer], found.latency_s[peer]] for peer in sorted(found.bytes_s)]
+        reply("measured_link", links=links, port_bytes_s=found.port_bytes_s)
 
     def _current(self) -> Node:
         if self._node is None:

@@ -18,18 +18,27 @@ class Network:
 
     def __init__(self, topology: Topology, profile: Profile) -> None:
         self.has_ports = topology.is_switch
-        self.rate, self.latency = profile.link_bytes_s, profile.link_latency_s
+        self.profile = profile
+        self.ports = profile.by_node("link_bytes_s", topology.num_nodes).tolist()
+        self.rates: dict[Link, float] = {}
         self.free: dict[Link, float] = {}
         self.busy: dict[Link, float] = {}
 
-    def occupy(self, link: Link, now: float, num_bytes: int) -> float:
+    def occupy(self, link: Link, now: float, num_bytes: int, rate: float) -> float:
         """Queue a payload behind what the link has already; returns when it starts."""
-        took = num_bytes / self.rate
+        took = num_bytes / rate
         start = max(now, self.free.get(link, 0.0))
         self.free[link] = start + took
         self.busy[link] = self.busy.get(link, 0.0) + took
         return start
 
-    def arrival(self, start: float, num_bytes: int) -> float:
-        """When a payload that starts on a link is whole at its end."""
-        return start + num_bytes / self.rate + self.latency
+    def arrival(self, start: float, num_bytes: int, a: int, b: int) -> float:
+        """When a payload from a that starts on its link to b is whole at its end."""
+        return start + num_bytes / self.rate(a, b) + self.profile.link_latency(a, b)
+
+    def rate(self, a: int, b: int) -> float:
+        """Bytes per second from a to b; on a switch no more than the receiver's port takes."""
+        if (a, b) not in self.rates:
+            found = self.profile.link_rate(a, b)
+            self.rates[a, b] = min(found, self.ports[b]) if self.has_ports else found
+        return self.rates[a, b]

@@ -88,10 +88,10 @@ class Transfers:
         recv, tick = divmod(inst, self.ticks)
         send, (a, b) = self.ref[recv], self.way[recv][self.place.get(inst, 0)]
         if not self.network.has_ports:
-            self._cross(inst, self.network.occupy((a, b), now, self.size[send]))
+            self._cross(inst, self.network.occupy((a, b), now, self.size[send], self.network.rate(a, b)))
             return
         key = send * self.ticks + tick, a
-        start = self.port[key] = self.network.occupy((a, SWITCH), now, self.size[send])
+        start = self.port[key] = self.network.occupy((a, SWITCH), now, self.size[send], self.network.ports[a])
         rank = ENTER + (self.program.ahead[recv] > 0)
         for child in self.pending.pop(key):
             heappush(self.heap, (start, rank, child))
@@ -99,14 +99,15 @@ class Transfers:
     def enter(self, inst: int, now: float) -> None:
         """A payload's turn to ask for its receiver's port."""
         recv = inst // self.ticks
-        b = self.way[recv][self.place.get(inst, 0)][1]
-        self._cross(inst, self.network.occupy((SWITCH, b), now, self.size[self.ref[recv]]))
+        a, b = self.way[recv][self.place.get(inst, 0)]
+        rate = self.network.rate(a, b)
+        self._cross(inst, self.network.occupy((SWITCH, b), now, self.size[self.ref[recv]], rate))
 
     def _cross(self, inst: int, start: float) -> None:
         recv, tick = divmod(inst, self.ticks)
         send, place = self.ref[recv], self.place.get(inst, 0)
         a, b = self.way[recv][place]
-        end = self.network.arrival(start, self.size[send])
+        end = self.network.arrival(start, self.size[send], a, b)
         self.hops.append((send * self.ticks + tick, a, b, start, end))
         if place + 1 == len(self.way[recv]):
             heappush(self.heap, (end, DONE, inst))

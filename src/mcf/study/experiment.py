@@ -24,14 +24,13 @@ from typing import Any, TypeVar
 from mcf import policies
 from mcf.cluster import Cluster, read_cluster
 from mcf.cluster.tables import Table, parse_table, read_table
-from mcf.errors import UserError
+from mcf.errors import UnknownNameError, UserError
 from mcf.mars import auto_chunk
-from mcf.model import ModelShape
+from mcf.model import SHAPE_NAMES, ModelShape, named_shape
 from mcf.sim import Profile, load_profile
 from mcf.sim.profile import NUMBERS
 from mcf.sim.simulate import LEAST_LAYERS
 from mcf.study.lab import LAYERS, Case
-from mcf.study.shapes import load_shape
 from mcf.units import parse_bytes, parse_tokens
 
 AUTO, NONE, ALL = "auto", "none", "all"
@@ -71,7 +70,7 @@ def _read(table: Table, path: Path, read_shape: ReadShape, profile: str | None) 
     shape = reader.shape()
     profiles = [load_profile(profile)] if profile is not None else reader.profiles()
     axes = product(
-        reader.policies(), reader.clusters(), reader.tokens("prompt_tokens"), reader.chunks(), reader.memory(),
+        reader.policies(), reader.clusters(profiles), reader.tokens("prompt_tokens"), reader.chunks(), reader.memory(),
         profiles, reader.seeds(),
     )  # fmt: skip
     options = reader.options()
@@ -133,15 +132,17 @@ class _Reader:
             self._checked("policies", policies.check_name, name)
         return names
 
-    def clusters(self) -> list[Cluster]:
+    def clusters(self, profiles: list[Profile]) -> list[Cluster]:
         inner = self.table.table("cluster")
         if inner is not None:
             for key in ("nodes", "topology"):
                 if key in self.table:
                     self.table.refuse(key, "expected it in the table [cluster], which is there too")
             return [read_cluster(inner)]
-        specs = self._list("topology", (str,), "the name of a topology", ["switch"])
-        counts = self._list("nodes", (int,), "a number of nodes, or a list of them", None)
+        known = next((p for p in profiles if p.num_nodes), None)  # a profile of a cluster says how many
+        usual = None if known is None else [known.num_nodes]
+        specs = self._list("topology", (str,), "the name of a topology", [known.topology if known else "switch"])
+        counts = self._list("nodes", (int,), "a number of nodes, or a list of them", usual)
         out = []
         for count, spec in product(counts, specs):
             if not 1 <= count <= 1024:
@@ -235,7 +236,7 @@ class _Reader:
     def _base(self, table: Table, way: str) -> ModelShape:
         if way == "name":
             name = table.need("name", str, "the name of a shape")
-            return _located(table, "name", load_shape, name)
+            return _located(table, "name", _named_shape, name)
         if way == "folder":
             folder = str(self.folder / Path(table.need("folder", str, "a model's folder")).expanduser())
             return _located(table, "folder", self.read_shape, folder)
@@ -274,6 +275,12 @@ def _located(table: Table, key: str | None, make: Callable[..., T], *args: Any) 
         return make(*args)
     except UserError as error:
         raise UserError(f"{error} ({table.where(key)})") from None
+
+
+def _named_shape(name: str) -> ModelShape:
+    if name not in SHAPE_NAMES:
+        raise UnknownNameError("model shape", name, SHAPE_NAMES)
+    return named_shape(name, dtype="bfloat16")
 
 
 def _shape_of(sizes: dict[str, int]) -> ModelShape:
