@@ -22,6 +22,8 @@ OPTIONS = {
     "bench prefill": BENCH,
     "bench decode": BENCH | {"--max-tokens"},
     "bench compare": {"--across", "--json", "--debug"},
+    "sim run": {"--out", "--json", "--profile", "--save-trace", "--debug"},
+    "sim list": {"--debug"},
     "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--json", "--debug"},
 }
 
