@@ -18,7 +18,7 @@ OPTIONS = {
     "run": SHARED
     | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--timeout", "--trace"},
     "plan": SHARED | {"--prompt-tokens", "--cluster", "--save"},
-    "show": {"--verify", "--debug"},
+    "show": {"--verify", "--play", "--out", "--debug"},
     "bench prefill": BENCH,
     "bench decode": BENCH | {"--max-tokens"},
     "bench compare": {"--across", "--json", "--debug"},
