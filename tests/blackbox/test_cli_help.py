@@ -28,7 +28,7 @@ OPTIONS = {
         "--trace",
     },
     "plan": SHARED | {"--prompt-tokens", "--cluster", "--save"},
-    "show": {"--verify", "--debug"},
+    "show": {"--verify", "--play", "--out", "--debug"},
     "bench prefill": BENCH,
     "bench decode": BENCH | {"--max-tokens"},
     "bench compare": {"--across", "--json", "--debug"},

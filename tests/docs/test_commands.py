@@ -224,6 +224,17 @@ def simulates(shop: Workshop, command: str) -> None:
         assert json.loads((shop.folder / words[words.index("--save-trace") + 1]).read_text())["mcf"]
 
 
+def replays(shop: Workshop, command: str) -> None:
+    words = shlex.split(command)
+    page = (
+        words[words.index("--out") + 1]
+        if "--out" in words
+        else words[words.index("--play") + 1].replace(".json", ".html")
+    )
+    assert page in shop.mcf(command)
+    assert "<canvas" in (shop.folder / page).read_text()
+
+
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
 HOSTS = (
@@ -271,6 +282,8 @@ TABLE: dict[str, Runner] = {
     "mcf sim run examples/crossover.toml": simulates,
     "mcf sim run examples/stragglers.toml --profile gpu-10g": simulates,
     "mcf sim run examples/one-case.toml --save-trace trace.json": simulates,
+    "mcf show --play trace.json": replays,
+    "mcf show --play trace.json --out replay.html": replays,
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }

@@ -211,16 +211,30 @@ def plan(
 def show(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", show_default=False, help="A schedule saved by `mcf plan --save`; `-`: stdin."),
+        typer.Argument(
+            metavar="FILE",
+            show_default=False,
+            help="A schedule saved by `mcf plan --save` (`-`: stdin); with --play a trace.",
+        ),
     ],
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Judge it by the laws V1-V8 instead: a report, or the broken law and the grid."),
     ] = False,
+    play: Annotated[
+        bool,
+        typer.Option(
+            "--play", help="Write an HTML page that replays a trace of `mcf run --trace` or `mcf sim run --save-trace`."
+        ),
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="FILE", show_default="beside the trace", help="The page's file."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Print a saved schedule: a line per step, then the step-by-node grid."""
-    show_command(file, is_verify=verify)
+    """Print a saved schedule: a line per step, then the step-by-node grid. Or replay a trace."""
+    show_command(file, is_verify=verify, is_play=play, out=out)
 
 
 @app.command()
