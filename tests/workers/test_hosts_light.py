@@ -223,3 +223,46 @@ def test_a_closed_door_is_one_clear_line(party):
 def test_a_head_that_takes_no_part_says_why(party):
     party.store.post("head", json.dumps({"refused": "the prompt is empty"}))
     assert party.end_of(party.invite(1)) == (1, "error: the head cannot take part: the prompt is empty")
+
+
+# -- Debian's 127.0.1.1 ---
+
+
+LOOPBACK = Way(name="lo", address="127.0.1.1")
+TRAP = Place(rank=0, world_size=2, local_world_size=1, master_addr="hosta", master_port=1)
+
+
+def test_a_loopback_master_address_is_refused_where_there_are_other_hosts():
+    store = Store("")
+    store.post("host/1", "another machine")
+    with pytest.raises(
+        UserError, match=r"MASTER_ADDR 'hosta' is the loopback address 127.0.1.1 on its own host"
+    ) as caught:
+        hosts.check_address(TRAP, LOOPBACK, store)
+    assert "give torchrun --master-addr one of this host's addresses (" in str(caught.value)
+    assert json.loads(store.posts["head"])["refused"] == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("way", "place"),
+    [
+        (Way(name="lo", address="127.0.1.1", is_asked=True), TRAP),
+        (Way(name="eth0", address="10.0.0.1"), TRAP),
+        (LOOPBACK, Place(rank=0, world_size=2, local_world_size=2, master_addr="localhost", master_port=1)),
+    ],
+)
+def test_an_address_that_is_asked_for_or_reached_is_not_refused(way, place):
+    hosts.check_address(place, way, Store(""))
+
+
+def test_two_launchers_on_one_machine_may_meet_on_loopback():
+    store = Store("")
+    store.post("host/1", hosts.host_identity())
+    hosts.check_address(TRAP, LOOPBACK, store)
+    assert store.posts["head"] == ""
+
+
+def test_a_world_has_one_run(monkeypatch):
+    monkeypatch.setattr(hosts, "_was_used", True)
+    with pytest.raises(RunError, match="this torchrun world has had its run and its workers have left"):
+        hosts.arrive(TRAP, None)
