@@ -76,7 +76,7 @@ class Command:
 
     def _children(self) -> Iterator[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            yield from psutil.Process(self.popen.pid).children()
+            yield from psutil.Process(self.popen.pid).children(recursive=True)
 
     def _left(self) -> list[int]:
         deadline_s = time.monotonic() + PATIENCE_S

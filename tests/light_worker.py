@@ -46,7 +46,7 @@ def hello(channel: Channel, rank: int, protocol: int = PROTOCOL) -> None:
 
 def main(program: str, argv: list[str]) -> None:
     if program == "light":
-        worker.main(argv, join=lambda frame, options: LightSession())
+        worker.main(argv, join=lambda frame, options, brake: LightSession())
     if program == "early":
         print("some advice\nthe reason\n", file=sys.stderr)
         sys.exit(7)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mcf.engine.llm import LLM, load
     from mcf.engine.planner import Plan, make_plan
     from mcf.engine.result import Result
-    from mcf.errors import McfError, RunError, UserError
+    from mcf.errors import McfError, RequestCancelledError, RequestTimeoutError, RunError, UserError
     from mcf.schedule import Report, Schedule, verify
     from mcf.trace import Trace
 
@@ -21,6 +21,8 @@ _HOMES = {
     "McfError": "mcf.errors",
     "Plan": "mcf.engine.planner",
     "Report": "mcf.schedule",
+    "RequestCancelledError": "mcf.errors",
+    "RequestTimeoutError": "mcf.errors",
     "Result": "mcf.engine.result",
     "RunError": "mcf.errors",
     "Schedule": "mcf.schedule",
@@ -36,6 +38,8 @@ __all__ = [
     "McfError",
     "Plan",
     "Report",
+    "RequestCancelledError",
+    "RequestTimeoutError",
     "Result",
     "RunError",
     "Schedule",

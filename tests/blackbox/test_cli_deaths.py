@@ -53,3 +53,9 @@ def test_ctrl_c_ends_everything_at_once(toy, phase, ctrl_c_is_heard) -> None:
     assert done.err.splitlines()[-1] == "interrupted"
     assert "Traceback" not in done.err
     assert took_s < CTRL_C_S
+
+
+def test_a_time_limit_ends_the_run_with_its_phase(toy) -> None:
+    done = mcf("run", str(toy), *RUN, "--timeout", "10ms")
+    assert (done.code, done.left) == (1, [])
+    assert done.error == ("error: not done within its time limit of 0.01 s: it ended during joining; allow more time")

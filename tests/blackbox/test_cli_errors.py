@@ -94,6 +94,8 @@ def test_an_unknown_policy_is_guessed(toy) -> None:
         ("--kv-memory", "-1", "--kv-memory: got '-1' as size in bytes (it is negative)"),
         ("--max-tokens", "0", "--max-tokens: got '0' as number of tokens"),
         ("--dtype", "float16", "unknown dtype 'float16': did you mean 'bfloat16'?"),
+        ("--timeout", "0", "got 0 for --timeout: expected more than 0 s"),
+        ("--timeout", "soon", "--timeout: got 'soon' as duration"),
         ("--seed", "-1", "got seed -1"),
         ("--temperature", "nan", "got temperature nan"),
         ("--top-p", "0", "got top_p 0.0: expected more than 0"),

@@ -19,6 +19,7 @@ import pytest
 import mcf.engine.llm
 from mcf.cli import main
 from mcf.engine.llm import LLM, load
+from mcf.sim import load_profile
 from mcf.testing import make_toy_model
 from mcf.units import parse_bytes
 from pages import PAGES, ROOT, blocks, commands
@@ -54,12 +55,14 @@ class Workshop:
         inspect.signature(load).bind(model, workers=workers, **options)
         assert workers == self.llm.world.num_workers, "a page shows another number of workers: plan for it here"
         budget = options.get("kv_memory")
-        return Borrowed(
+        borrowed = Borrowed(
             *(self.llm.world, self.llm.source, self.llm.shape, self.llm.tokenizer),
             policy=options.get("policy", "mars-paper"),
             kv_memory_bytes=None if budget is None else parse_bytes(budget),
             chunk_tokens=options.get("chunk_tokens", "auto"),
         )
+        borrowed.weight_bytes = self.llm.weight_bytes
+        return borrowed
 
     def mcf(self, command: str) -> str:
         """Run one `mcf` command in this process and return what it printed."""
@@ -120,7 +123,23 @@ def examines(shop: Workshop, command: str) -> None:
     if "--json" in command:
         assert json.loads(printed)["ok"]
     else:
-        assert [line.split()[1] for line in printed.splitlines()][:4] == ["versions", "network", "ports", "clocks"]
+        assert [line.split()[1] for line in printed.splitlines() if line][:4] == [
+            "versions",
+            "network",
+            "ports",
+            "clocks",
+        ]
+
+
+def saves_a_cluster(shop: Workshop, command: str) -> None:
+    sizes = dict(SECONDS=0.01, STREAM_BYTES=1 << 20, PAST_TOKENS=64, PROBE_BYTES=1 << 12, MOST_BYTES=1 << 16)
+    sizes |= dict(CHUNK_TOKENS=16)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(f"mcf.engine.doctor.measure.{name}", value)
+        examines(shop, command)
+    words = shlex.split(command)
+    assert load_profile(shop.folder / words[words.index("--save") + 1]).num_nodes == 2
 
 
 def demonstrates(shop: Workshop, command: str) -> None:
@@ -140,6 +159,14 @@ def logs(*expected: str) -> "Runner":
     return run
 
 
+def measures(shop: Workshop, command: str) -> None:
+    printed = shop.mcf(command)
+    words = shlex.split(command)
+    saved = [(shop.folder / words[words.index("--save") + 1]).read_text()] if "--save" in words else []
+    for text in saved + [printed] * ("--json" in words):
+        assert json.loads(text)["achieved_of_bound"] > 0
+
+
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
 TABLE: dict[str, Runner] = {
@@ -154,7 +181,22 @@ TABLE: dict[str, Runner] = {
     "mcf plan demo --prompt-tokens 7k --workers 4 --kv-memory 256MiB --save plan.txt": saves,
     "mcf doctor demo --workers 2 --kv-memory 256MiB": examines,
     "mcf doctor": examines,
+    "mcf doctor --measure --save cluster.toml": saves_a_cluster,
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml --policy gather": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml": prints("mars-paper"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --policy gather": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --workers 4": prints("mars-paper"),
+    "mcf plan qwen2.5-1.5b --prompt-tokens 64k --cluster gpu-10g --workers 16 --kv-memory 400MiB": prints(
+        "No schedule on these nodes"
+    ),
     "mcf doctor demo --workers 2 --kv-memory 256MiB --json": examines,
+    "mcf bench prefill demo --prompt-tokens 2k": measures,
+    "mcf bench prefill demo --prompt-tokens 2k --save mars.json": measures,
+    "mcf bench prefill demo --prompt-tokens 2k --policy ring --save ring.json": measures,
+    "mcf bench compare mars.json ring.json --across policy": prints("policy (mars-paper and ring)"),
+    "mcf bench decode demo --prompt-tokens 2k --max-tokens 9 --dtype bfloat16 --json": measures,
+    ".venv/bin/python benchmarks/scaling/run.py --models smollm --lengths 2048 --dtypes bfloat16 --rows a,b "
+    "--rounds 1": logs("python benchmarks/scaling/run.py"),
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }
@@ -193,7 +235,8 @@ def test_the_commands_of_a_page_run_in_order(page: str, shop: Workshop) -> None:
 def test_the_python_of_the_readme_runs(shop: Workshop) -> None:
     found = [block for path in PAGES for block in blocks(path) if block.language == "python"]
     texts = [block.text for block in found if block.page not in PYTHON_ELSEWHERE]
-    assert [block.page for block in found if block.page not in PYTHON_ELSEWHERE] == ["README.md"]
+    assert [block.page for block in found if block.page not in PYTHON_ELSEWHERE] == ["README.md", "docs/failures.md"]
+    exec(compile(texts[1], "docs/failures.md", "exec"), {"mcf": mcf, "prompt": REPORT})
     exec(compile(texts[0], "README.md", "exec"), {})
     text, numbers, moved = shop.capsys.readouterr().out.rstrip("\n").rsplit("\n", 2)
     assert text

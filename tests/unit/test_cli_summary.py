@@ -16,6 +16,7 @@ RESULT = Result(
     prompt_tokens=6900,
     ttft_s=10.0,
     decode_s=0.5,
+    token_s=[0.2, 0.3],
     breakdown={"compute_s": 8.0, "communication_s": 3.0, "exposed_communication_s": 1.5, "other_s": 0.5},
     bytes={"new_kv": 2**20, "fetched_kv": 3 * 2**20, "query": 0, "state": 2**10},
     peak_kv_bytes=[128 * 2**20, 64 * 2**20],

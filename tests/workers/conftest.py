@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mcf.dist.nursery import Nursery, lent
 from mcf.engine import llm
 from mcf.engine.sampler import Sampler
 
@@ -19,3 +20,12 @@ def seen_logits(monkeypatch):
 
     monkeypatch.setattr(llm, "Sampler", Recording)
     return seen
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_nursery_for_all():
+    """Workers of `mcf.load` are forked by one nursery: torch is imported once."""
+    nursery = Nursery.start()
+    with lent(nursery):
+        yield
+    nursery.close()

@@ -5,64 +5,24 @@ from typing import Annotated
 import typer
 
 import mcf
+from mcf.cli import app_bench
 from mcf.cli.doctor import doctor_command
+from mcf.cli.options import ChunkTokens, Debug, Dtype, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
-from mcf.cli.settings import read_float, read_int
+from mcf.cli.settings import read_float, read_int, read_timeout
 from mcf.cli.show import show_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
-from mcf.model import DTYPE_BYTES
-from mcf.policies import NAMES
+from mcf.model import SHAPE_NAMES
+from mcf.policies import NAMES as POLICIES
+from mcf.sim import NAMES as PROFILES
 
 app = typer.Typer(
     help="MCF: long prompts on several small machines, by context parallelism with scheduled KV cache placement.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo` (scripts/setup installs it).",
-    ),
-]
-Workers = Annotated[str, typer.Option("--workers", metavar="N", help="Context-parallel worker processes.")]
-Policy = Annotated[
-    str, typer.Option("--policy", metavar="NAME", help=f"Who computes, keeps and fetches which KV: {', '.join(NAMES)}.")
-]
-ChunkTokens = Annotated[
-    str,
-    typer.Option(
-        "--chunk-tokens",
-        metavar="TOKENS",
-        help="Prefill chunk size over all workers, in tokens (1k = 1024); `auto`: 512 per worker, smaller where the KV "
-        "budget asks.",
-    ),
-]
-KvMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-memory",
-        metavar="BYTES",
-        show_default="no limit",
-        help="KV cache budget of each worker, in bytes or for example 256MiB, 2GiB.",
-    ),
-]
-MaxTokens = Annotated[
-    str,
-    typer.Option(
-        "--max-tokens", metavar="TOKENS", help="Most tokens to generate; cut to what the model's window leaves."
-    ),
-]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        "--dtype", metavar="DTYPE", help=f"Type of weights, activations and KV cache: {', '.join(sorted(DTYPE_BYTES))}."
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, the worker's too.")]
+app.add_typer(app_bench.app, name="bench")
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -114,6 +74,15 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            show_default="no limit",
+            help="Give up after so long, from the start of the workers to the last token; for example 90 or 5m.",
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -138,25 +107,59 @@ def run(
         top_p=read_float(top_p, "--top-p"),
         is_raw=raw,
         is_json=json,
+        timeout_s=read_timeout(timeout),
         trace=trace,
     )
 
 
 @app.command()
 def plan(
-    model: Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|SHAPE",
+            show_default=False,
+            help=f"A model as for `mcf run`, or a shape by name, of any length: {', '.join(SHAPE_NAMES)}.",
+        ),
+    ],
     prompt_tokens: Annotated[
         str,
         typer.Option(
             "--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."
         ),
     ],
-    workers: Workers = "2",
-    policy: Policy = DEFAULT_POLICY,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            show_default="2, or as many as --cluster has",
+            help="Context-parallel worker processes.",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            show_default=f"all side by side with --cluster, else {DEFAULT_POLICY}",
+            help=f"Who computes, keeps and fetches which KV: {', '.join(POLICIES)}.",
+        ),
+    ] = None,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
     max_tokens: MaxTokens = "64",
     dtype: Dtype = "float32",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="PROFILE",
+            show_default=False,
+            help="Hardware to plan for and to predict the time on: a file of `mcf doctor --measure --save`, or "
+            f"{', '.join(PROFILES)}.",
+        ),
+    ] = None,
     save: Annotated[
         str | None,
         typer.Option("--save", metavar="FILE", show_default=False, help="Write the schedule as text, for `mcf show`."),
@@ -166,19 +169,26 @@ def plan(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Print the schedule in numbers before anything runs: memory, traffic, replicas. Reads no weights."""
-    plan_command(
+    """Print what a prompt will take before anything runs. Reads no weights.
+
+    With --policy: one schedule in numbers: memory, traffic, replicas. With --cluster and no policy: all policies side
+    by side; exit code 1 where none of them fits.
+    """
+    fits = plan_command(
         model,
         prompt_tokens=prompt_tokens,
-        workers=read_int(workers, "--workers"),
+        workers=None if workers is None else read_int(workers, "--workers"),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
         max_tokens=max_tokens,
         dtype=dtype,
+        cluster=cluster,
         save=save,
         is_json=json,
     )
+    if not fits:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -208,6 +218,15 @@ def doctor(
     workers: Workers = "2",
     kv_memory: KvMemory = None,
     dtype: Dtype = "float32",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also measure compute, memory and every link, all workers at once.")
+    ] = False,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save", metavar="FILE", show_default=False, help="Write what was measured as a cluster profile (.toml)."
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of lines.")
     ] = False,
@@ -215,7 +234,13 @@ def doctor(
 ) -> None:
     """Look at every node before weights load: versions, network, clocks, memory, cores, disk. Exit code 1: an error."""
     is_well = doctor_command(
-        model, workers=read_int(workers, "--workers"), kv_memory=kv_memory, dtype=dtype, is_json=json
+        model,
+        workers=read_int(workers, "--workers"),
+        kv_memory=kv_memory,
+        dtype=dtype,
+        is_measuring=measure,
+        save=save,
+        is_json=json,
     )
     if not is_well:
         raise typer.Exit(1)

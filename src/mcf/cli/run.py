@@ -37,6 +37,7 @@ class _Options:
     temperature: float
     top_p: float
     is_raw: bool
+    timeout_s: float | None
 
 
 def run_command(
@@ -55,6 +56,7 @@ def run_command(
     top_p: float,
     is_raw: bool,
     is_json: bool,
+    timeout_s: float | None,
     trace: str | None,
 ) -> None:
     """Check everything that needs no model, then load, run and tell. Raises UserError and RunError kinds."""
@@ -76,6 +78,7 @@ def run_command(
         temperature=temperature,
         top_p=top_p,
         is_raw=is_raw,
+        timeout_s=timeout_s,
     )
     progress = reporter(sys.stderr)
     try:
@@ -115,8 +118,10 @@ class Answer:
 
 
 def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result":
+    from mcf.dist.limit import Limit
     from mcf.engine.llm import load  # torch: seconds, and what was checked until here does without
 
+    limit = Limit.start(options.timeout_s)
     with load(
         options.model,
         workers=options.workers,
@@ -124,9 +129,11 @@ def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result"
         kv_memory=options.kv_memory,
         chunk_tokens=options.chunk_tokens,
         dtype=options.dtype,
+        timeout_s=limit,
         on_progress=progress,
         before_weights=lambda llm: llm.prepare(options.prompt, max_tokens=options.max_tokens, raw=options.is_raw),
     ) as llm:
+        llm.patience_s = 0.0  # whatever ends the request early ends the command, and the workers with it
         return llm.generate(
             options.prompt,
             max_tokens=options.max_tokens,
@@ -134,6 +141,7 @@ def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result"
             top_p=options.top_p,
             seed=options.seed,
             raw=options.is_raw,
+            timeout_s=limit,
             on_text=answer,
             on_progress=progress,
         )

@@ -1,11 +1,14 @@
 """Option values that both `run` and `plan` take, from text to what the engine expects."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from mcf.engine.planner import AUTO
 from mcf.errors import UnitError, UnknownNameError
 from mcf.model import DTYPE_BYTES
-from mcf.units import parse_bytes, parse_tokens
+from mcf.units import parse_bytes, parse_seconds, parse_tokens
+
+T = TypeVar("T")
 
 
 def read_budget(text: str | None) -> int | None:
@@ -23,7 +26,15 @@ def read_tokens(text: str, option: str) -> int:
     return _named(option, parse_tokens, text)
 
 
-def _named(option: str, parse: Callable[[str], int], text: str) -> int:
+def read_timeout(text: str | None) -> float | None:
+    """Return --timeout in seconds, None where there is no limit. Raises UnitError."""
+    limit_s = None if text is None else _named("--timeout", parse_seconds, text)
+    if limit_s == 0:
+        raise UnitError("got 0 for --timeout: expected more than 0 s, for example 90 or 5m; leave it out for no limit")
+    return limit_s
+
+
+def _named(option: str, parse: Callable[[str], T], text: str) -> T:
     try:
         return parse(text)
     except UnitError as error:

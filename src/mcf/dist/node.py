@@ -14,6 +14,7 @@ from mcf.schedule import Schedule
 from mcf.trace import Trace
 
 OnChunk = Callable[[int], None]
+MayRun = Callable[[int], bool]
 
 
 class Node:
@@ -36,11 +37,18 @@ class Node:
         self.pool = KvPool(sched.meta, main_bytes=page_bytes, slot_bytes=slot_bytes, dtype=model.dtype, fill=fill)
         self.runtime = NodeRuntime(sched, self.rank, self.pool, transport, dtype=model.dtype, scale=model.scale)
 
-    def prefill(self, token_ids: Sequence[int], on_chunk: OnChunk | None = None) -> Tensor | None:
-        """Run all chunks of the prompt; returns the first logits [V] on the node that holds the last prompt token."""
+    def prefill(
+        self, token_ids: Sequence[int], on_chunk: OnChunk | None = None, may_run: MayRun | None = None
+    ) -> Tensor | None:
+        """Run all chunks of the prompt; returns the first logits [V] on the node that holds the last prompt token.
+
+        `on_chunk` is told each chunk that has run; `may_run` is asked before each, and ends the prefill by a no.
+        """
         ids = torch.as_tensor(list(token_ids), dtype=torch.int64)
         logits = None
         for chunk in range(self.sched.meta.num_chunks):
+            if may_run is not None and not may_run(chunk):
+                return None
             faults.point("prefill")
             logits = self._chunk(chunk, ids)
             if on_chunk is not None:
@@ -73,6 +81,8 @@ class Node:
 
     def _chunk(self, chunk: int, ids: Tensor) -> Tensor | None:
         self.runtime.begin_chunk(chunk)
+        for part in self.runtime.loop.parts:
+            faults.point(part)
         spans = self.sched.spans(chunk, self.rank)
         logits = None
         if spans:

@@ -5,9 +5,11 @@ tokens of one layer is one contiguous piece of memory: it is sent as it lies. Ow
 the bottom; copies take pages of their own from the top. Stream slots lie in a flat buffer beside it.
 """
 
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -214,6 +216,8 @@ class SlotBuffer:
 class KvPool:
     """All KV memory of one node for one schedule; capacities come with the plan. Tests `fill` it with NaN first."""
 
+    _living: ClassVar["weakref.WeakSet[KvPool]"] = weakref.WeakSet()
+
     def __init__(
         self, meta: ScheduleMeta, *, main_bytes: int, slot_bytes: int, dtype: torch.dtype, fill: float | None = None
     ) -> None:
@@ -229,6 +233,17 @@ class KvPool:
             for group in self.groups:
                 group.kv.fill_(fill)
             self.slots.flat.fill_(fill)
+        KvPool._living.add(self)
+
+    @classmethod
+    def living_bytes(cls) -> int:
+        """Bytes of memory of all pools in this process that have not been let go, used or not."""
+        return sum(pool.capacity_bytes for pool in list(cls._living))
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of memory that this pool keeps, used or not."""
+        return self.slots.flat.nbytes + sum(group.kv.nbytes for group in self.groups)
 
     @property
     def peak_bytes(self) -> int:

@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 import mcf
 from mcf.dist.control import Channel
+from mcf.dist.memory import CURE, num_oom_kills
 from mcf.errors import TransportError
 
 SEND_TIMEOUT_S = 4.0
@@ -23,6 +24,7 @@ _POLITE_S, _TERM_S, _POLL_S = 0.7, 0.4, 0.01
 _END_S = 0.5  # a process whose channel has closed is about to end
 _LOG_S = 0.5  # its last words are in the pipe
 _REAP_S = 2.0
+_OOM_KILLS_AT_START = num_oom_kills()
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -51,10 +53,30 @@ class LogTail(threading.Thread):
         return lines[-1][-_LINE_CHARS:] if lines else ""
 
 
+class Running(Protocol):
+    """What is used of a `subprocess.Popen`; a worker from a nursery has it too."""
+
+    pid: int
+    stdout: IO[bytes] | None
+
+    @property
+    def returncode(self) -> Any:
+        """The exit code, None before the end was seen."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, minus the signal's number, None while the process runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Raises subprocess.TimeoutExpired."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal; does nothing after the end."""
+
+
 class WorkerProcess:
     """A worker: its process, its control channel and the tail of what it prints."""
 
-    def __init__(self, *, rank: int, popen: subprocess.Popen[bytes], channel: Channel) -> None:
+    def __init__(self, *, rank: int, popen: Running, channel: Channel) -> None:
         assert popen.stdout is not None
         self.rank = rank
         self.popen = popen
@@ -97,7 +119,15 @@ def exit_text(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+    return f"killed by {name}" + (_why_sigkill() if -code == signal.SIGKILL else "")
+
+
+def _why_sigkill() -> str:
+    """Return whether the system has killed processes for want of memory since this one started, where it tells."""
+    now = num_oom_kills()
+    if now is None or _OOM_KILLS_AT_START is None:
+        return " (out of memory?)"
+    return f", for want of memory: {CURE}" if now > _OOM_KILLS_AT_START else ", by another process"
 
 
 def worker_environment(num_threads: int, extra: Mapping[str, str]) -> dict[str, str]:

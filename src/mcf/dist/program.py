@@ -3,12 +3,32 @@
 Only arithmetic on the schedule: what is written there, made quick to look up. Nothing is decided here.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from mcf.schedule import Schedule
 from mcf.schedule.deadlock import last_uses, use_pairs
 from mcf.schedule.passes import group_keys, is_retire
-from mcf.schedule.steps import ALL, ATTEND, DRAIN, FREE, MERGE, NIC, NONE, PRODUCE, QUERY, RECV, SEND, STATE, Step
+from mcf.schedule.steps import (
+    ALL,
+    ATTEND,
+    DRAIN,
+    FREE,
+    KEEP,
+    KV,
+    MERGE,
+    NIC,
+    NONE,
+    PREFILL,
+    PRODUCE,
+    QUERY,
+    RECV,
+    SEND,
+    STATE,
+    Step,
+)
 
 
 @dataclass(kw_only=True)
@@ -25,6 +45,7 @@ class Loop:
     releases: dict[int, list[int]] = field(default_factory=dict)  # last use -> receives whose slot it releases
     readers: dict[int, list[int]] = field(default_factory=dict)  # receive -> sends that forward what it brought
     max_ahead: int = 0
+    parts: tuple[str, ...] = ()  # what happens to replicas here, see `parts`
     final_merge: int = NONE  # the merge whose state is the output of this node's own queries
 
 
@@ -52,9 +73,36 @@ def loops(sched: Schedule, node: int) -> dict[tuple[int, int], Loop]:
         loop.deps.setdefault(u, []).append(r)
         if step.kind == SEND:
             loop.readers.setdefault(r, []).append(u)
-    for loop in out.values():
+    for (stage, _), loop in out.items():
         _finish(loop)
+        if stage == PREFILL:
+            loop.parts = parts(sched, (step for _, step in loop.retire + loop.rows))
     return out
+
+
+def parts(sched: Schedule, steps: Iterable[Step]) -> tuple[str, ...]:
+    """Return what these rows of one chunk of prefill do to replicas, as names for `faults.point`.
+
+    `prefill-early`: a copy arrives to be kept by a node that does not own it. `prefill-late`: a copy is drained.
+    """
+    rows = list(steps)
+    early = ("prefill-early",) if any(_brings_replica(sched, step) for step in rows) else ()
+    late = ("prefill-late",) if any(step.kind == DRAIN for step in rows) else ()
+    return early + late
+
+
+def parts_of_chunk(sched: Schedule, chunk: int) -> tuple[str, ...]:
+    """Return `parts` of one chunk of prefill on all nodes together."""
+    here = (sched.steps["stage"] == PREFILL) & (sched.steps["chunk"] == chunk)
+    return parts(sched, (sched.step(int(row)) for row in np.flatnonzero(here)))
+
+
+def _brings_replica(sched: Schedule, step: Step) -> bool:
+    if (step.kind, step.payload, step.hold) != (RECV, KV, KEEP):
+        return False
+    groups = sched.groups(step.h_lo, step.h_hi)
+    owners = sched.owner[step.c_lo : step.c_hi, step.m_lo : step.m_hi, groups.start : groups.stop]
+    return bool((owners != step.node).any())
 
 
 def _finish(loop: Loop) -> None:

@@ -2,17 +2,22 @@
 
 import math
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from mcf.dist import faults
+from mcf.dist import faults, gauge, linkgauge
+from mcf.dist.brake import Brake
 from mcf.dist.control import Frame
 from mcf.dist.hf import LoadedModel, load_model
+from mcf.dist.measure import measure
 from mcf.dist.node import Node
 from mcf.dist.transport import Transport
+from mcf.dist.usage import usage
 from mcf.errors import TransportError
 from mcf.schedule import digest, from_bytes
 from mcf.schedule.steps import STATE_BYTES
@@ -28,23 +33,29 @@ class Reply(Protocol):
 class Session:
     """A worker's state between messages. `handle` obeys one frame; what it raises becomes an `error` frame.
 
-    A request is plan, prefill, converge, any number of decode, finish, in this order; the loaded model stays for the
-    next one.
+    A request is plan, prefill, converge, any number of decode, finish, in this order; `drop` ends it at any place
+    between two frames, and between two chunks (`mcf.dist.brake`). The loaded model stays for the next one.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, brake: Brake | None = None) -> None:
         self._transport = transport
+        self._brake = brake or Brake()
         self._model: LoadedModel | None = None
         self._node: Node | None = None
         self._handlers = {
             "ping": self._ping,
             "echo_state": self._echo_state,
+            "measure": self._measure,
+            "measure_compute": self._measure_compute,
+            "measure_link": self._measure_link,
             "load": self._load,
             "plan": self._plan,
             "prefill": self._prefill,
             "converge": self._converge,
             "decode": self._decode,
             "finish": self._finish,
+            "drop": self._drop,
+            "inspect": self._inspect,
         }
 
     def handle(self, frame: Frame, reply: Reply) -> None:
@@ -56,6 +67,11 @@ class Session:
 
     def _ping(self, frame: Frame, reply: Reply) -> None:
         reply("pong", token=frame["token"], num_threads=torch.get_num_threads())
+
+    def _measure(self, frame: Frame, reply: Reply) -> None:
+        """Measure this machine, this link or this process."""
+        found = measure(frame["what"], self._transport, dtype=frame["dtype"], num_bytes=frame["num_bytes"])
+        reply("measured", numbers=found)
 
     def _load(self, frame: Frame, reply: Reply) -> None:
         """Load the model; everything it needs lies in one local folder."""
@@ -70,8 +86,7 @@ class Session:
             raise TransportError("the schedule's bytes do not have the announced sha256: damaged on the way")
         if self._model is None:
             raise TransportError("a plan came before the model")
-        if self._node is not None:
-            self._node.close()
+        self._let_go()
         self._transport.counters.clear()
         self._node = Node(
             self._model,
@@ -88,7 +103,8 @@ class Session:
         token_ids = np.frombuffer(frame.payload, dtype="<i4").tolist()
         start = node.runtime.clock()
         held = node.runtime.store.held_tokens
-        logits = node.prefill(token_ids, lambda chunk: reply("progress", chunk=chunk, held_tokens=held()))
+        done = partial(_tell_progress, reply, held)
+        logits = node.prefill(token_ids, done, self._brake.may_run)
         payload = b"" if logits is None else _bytes(logits)
         reply("prefilled", payload, t_start=start, t_end=node.runtime.clock())
 
@@ -108,8 +124,29 @@ class Session:
         node = self._current()
         counters = [[*key, num_bytes] for key, num_bytes in sorted(self._transport.counters.items())]
         reply("finished", node.trace().to_bytes(), counters=counters, peak_bytes=node.pool.peak_bytes)
-        node.close()
-        self._node = None
+        del node
+        self._let_go()
+
+    def _drop(self, frame: Frame, reply: Reply) -> None:
+        """Give the memory of a request back that ends early; harmless when there is none."""
+        self._let_go()
+        reply("dropped")
+
+    def _inspect(self, frame: Frame, reply: Reply) -> None:
+        reply("inspected", **usage())
+
+    def _let_go(self) -> None:
+        node, self._node = self._node, None
+        if node is not None:
+            node.close()
+
+    def _measure_compute(self, frame: Frame, reply: Reply) -> None:
+        reply("measured_compute", rates=gauge.measure(frame["sizes"], lambda: linkgauge.meet(self._transport)))
+
+    def _measure_link(self, frame: Frame, reply: Reply) -> None:
+        found = linkgauge.measure_links(self._transport, **frame.fields)
+        links = [[peer, found.bytes_s[peer], found.latency_s[peer]] for peer in sorted(found.bytes_s)]
+        reply("measured_link", links=links, port_bytes_s=found.port_bytes_s)
 
     def _current(self) -> Node:
         if self._node is None:
@@ -130,6 +167,10 @@ class Session:
         if wrong:
             raise TransportError(f"worker {rank} (process {os.getpid()}) got wrong states from workers {wrong}")
         reply("echoed", counters=[[*key, num_bytes] for key, num_bytes in sorted(self._transport.counters.items())])
+
+
+def _tell_progress(reply: Reply, held: Callable[[], int], chunk: int) -> None:
+    reply("progress", chunk=chunk, held_tokens=held())
 
 
 def _bytes(logits: torch.Tensor) -> bytes:

@@ -11,9 +11,18 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from mcf.dist import memory
 from mcf.dist.control import Frame
 from mcf.dist.process import WorkerProcess
-from mcf.errors import RunError, TransportError, UserError, WorkerFailedError, WorkerLostError, WorkerSilentError
+from mcf.errors import (
+    RunError,
+    TransportError,
+    UserError,
+    WorkerFailedError,
+    WorkerLostError,
+    WorkerMemoryError,
+    WorkerSilentError,
+)
 
 STARTING_S = 60.0
 TICK_S = 0.2
@@ -120,6 +129,7 @@ def _failed(worker: Worker, phase: str) -> RunError | UserError:
     """Return the error that a worker reported; a mistake of the user stays one. Its traceback becomes a note."""
     assert worker.error is not None
     message = worker.error["message"]
-    exc = UserError(message) if worker.error["user"] else WorkerFailedError(worker.rank, phase, message)
+    kind = WorkerMemoryError if worker.error["kind"] == memory.KIND else WorkerFailedError
+    exc = UserError(message) if worker.error["user"] else kind(worker.rank, phase, message)
     exc.add_note(worker.error.fields.get("trace", ""))
     return exc

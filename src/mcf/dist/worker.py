@@ -20,7 +20,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from mcf.dist import faults
+from mcf.dist import faults, memory
+from mcf.dist.brake import Brake
 from mcf.dist.control import PROTOCOL, Channel, ChannelClosedError, Frame
 from mcf.dist.examine import Examiner
 from mcf.errors import McfError, TransportError, UserError
@@ -45,7 +46,7 @@ class Obeys(Protocol):
         """Obey one frame; what it raises becomes an `error` frame."""
 
 
-Join = Callable[[Frame, argparse.Namespace], Obeys]
+Join = Callable[[Frame, argparse.Namespace, Brake], Obeys]
 
 
 def versions() -> dict[str, str]:
@@ -72,10 +73,12 @@ def main(argv: Sequence[str] | None = None, *, join: Join | None = None) -> NoRe
     if options.tie:
         _die_with_head(options.head)
     inbox: Inbox = queue.SimpleQueue()
-    threading.Thread(target=_read_frames, args=(channel, inbox), name="mcf-reader", daemon=True).start()
+    brake = Brake()
+    threading.Thread(target=_read_frames, args=(channel, inbox, brake), name="mcf-reader", daemon=True).start()
     threading.Thread(target=_beat, args=(channel, options.head), name="mcf-beat", daemon=True).start()
     channel.send("hello", rank=options.rank, pid=os.getpid(), protocol=PROTOCOL, versions=versions())
-    _obey_all(channel, inbox, options, join or join_gloo)
+    _obey_all(channel, inbox, lambda frame: (join or join_gloo)(frame, options, brake))
+    faults.point("shutdown")
     _leave(0)
 
 
@@ -102,10 +105,17 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _read_frames(channel: Channel, inbox: Inbox) -> None:
+def _read_frames(channel: Channel, inbox: Inbox, brake: Brake) -> None:
     try:
         while (frame := channel.recv()) is not None:
-            inbox.put(frame)
+            if frame.type == "hold":
+                channel.send("held", chunk=brake.hold())
+            elif frame.type == "stop_after":
+                brake.stop_after(frame["chunk"])
+            else:
+                if frame.type == "prefill":
+                    brake.reset()
+                inbox.put(frame)
             if frame.type == "shutdown":
                 time.sleep(_LEAVE_S)  # the main thread's chance to leave by itself
                 break
@@ -127,14 +137,14 @@ def _beat(channel: Channel, head: int) -> None:
     os._exit(0)
 
 
-def _obey_all(channel: Channel, inbox: Inbox, options: argparse.Namespace, join: Join) -> None:
+def _obey_all(channel: Channel, inbox: Inbox, join: Callable[[Frame], Obeys]) -> None:
     session: Obeys | None = None
     examiner = Examiner()
     while (frame := inbox.get()).type != "shutdown":
         try:
             if frame.type == "join":
                 faults.point("joining")
-                session = join(frame, options)
+                session = join(frame)
                 channel.send("joined")
             elif examiner.can_obey(frame.type):
                 examiner.handle(frame, channel.send)
@@ -143,10 +153,10 @@ def _obey_all(channel: Channel, inbox: Inbox, options: argparse.Namespace, join:
             else:
                 session.handle(frame, channel.send)
         except Exception as exc:
-            channel.send("error", **error_fields(exc))
+            channel.send("error", **error_fields(exc, frame.type))
 
 
-def join_gloo(frame: Frame, options: argparse.Namespace) -> "Session":
+def join_gloo(frame: Frame, options: argparse.Namespace, brake: Brake) -> "Session":
     """Import what is heavy, meet the other workers, and return what obeys from now on."""
     from mcf.dist.session import Session
     from mcf.dist.transport import GlooTransport
@@ -158,16 +168,17 @@ def join_gloo(frame: Frame, options: argparse.Namespace) -> "Session":
         listen_fd=options.listen_fd,
         timeout_s=frame["timeout_s"],
     )
-    return Session(transport)
+    return Session(transport, brake)
 
 
-def error_fields(exc: Exception) -> dict[str, Any]:
-    """Return the fields of the `error` frame for `exc`: one line, and the traceback for --debug."""
+def error_fields(exc: Exception, doing: str = "") -> dict[str, Any]:
+    """Return the `error` frame of what was raised while obeying frame `doing`; the traceback is for --debug."""
     text = " ".join(str(exc).split())[:_MESSAGE_CHARS]
     is_ours = isinstance(exc, McfError)
+    is_memory = memory.is_out_of_memory(exc)
     fields: dict[str, Any] = {
-        "kind": type(exc).__name__,
-        "message": text if is_ours else f"{type(exc).__name__}: {text}",
+        "kind": memory.KIND if is_memory else type(exc).__name__,
+        "message": memory.in_words(text, doing) if is_memory else text if is_ours else f"{type(exc).__name__}: {text}",
         "user": isinstance(exc, UserError),
         "trace": "".join(traceback.format_exception(exc))[-_TRACE_CHARS:],
     }

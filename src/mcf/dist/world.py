@@ -1,7 +1,8 @@
 """The head's side of the worker processes: start them, talk to them, end them all.
 
-1. A world is used by one thread at a time. It is either whole or gone: any error, Ctrl-C too, kills all workers before
-   it is raised, because workers that were left halfway cannot be trusted with the next request.
+1. A world is used by one thread at a time. It is either whole or gone: any error in here, Ctrl-C too, kills all workers
+   before it is raised, because workers that were left halfway cannot be trusted with the next request. What ends a
+   request between two frames, and leaves the workers whole, is `mcf.engine.request`'s.
 2. Nothing outlives the head: workers end when their control channel closes, and on Linux the system kills them too.
 
 How trouble is noticed and who is blamed: `mcf.dist.watch`.
@@ -18,6 +19,8 @@ from typing import Any, Self
 
 from mcf.dist import faults
 from mcf.dist.control import PROTOCOL, ChannelClosedError, ChannelStalledError, Frame
+from mcf.dist.limit import Limit
+from mcf.dist.nursery import Nursery, fork_worker
 from mcf.dist.process import (
     WorkerProcess,
     ctrl_c_held_back,
@@ -34,7 +37,7 @@ from mcf.errors import RunError, TransportError, WorkerSilentError
 LOOPBACK = "127.0.0.1"
 SILENT_S = 4.0
 LINK_TIMEOUT_S = 1800.0
-PHASES = ("joining", "idle", "loading", "prefill", "convergence", "decode", "shutdown")
+PHASES = ("joining", "idle", "loading", "planning", "prefill", "convergence", "decode", "shutdown")
 OnMessage = Callable[[int, Frame], None]
 
 
@@ -51,7 +54,9 @@ class World:
     """
 
     def __init__(self, processes: Sequence[WorkerProcess], *, silent_s: float, clock: Callable[[], float]) -> None:
+        self.limit: Limit | None = None  # what a wait may not outlast
         self.phase = "joining"
+        self.num_threads_per_worker = threads_per_worker(len(processes))
         self.hellos: dict[int, Frame] = {}
         self._port = 0
         self._clock = clock
@@ -72,23 +77,35 @@ class World:
         silent_s: float = SILENT_S,
         command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        limit: Limit | None = None,
+        nursery: Nursery | None = None,
         is_joined: bool = True,
     ) -> Self:
         """Start the workers and wait until all have joined, or with `is_joined` False until all have said hello.
 
-        `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program.
-        Raises WorkerLostError, WorkerSilentError, WorkerFailedError or TransportError; no process is left then.
+        No longer than `limit`, which holds for later waits too until it is taken away.
+        `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program,
+        `nursery` forks them (`mcf.dist.nursery`).
+        Raises WorkerLostError, WorkerSilentError, WorkerFailedError, TransportError or RequestTimeoutError; no process
+        is left then.
         """
         extra = {**(env or {}), **({} if fault is None else {faults.VARIABLE: fault})}
         full_env = worker_environment(num_threads_per_worker, extra)
-        faults.parse(full_env.get(faults.VARIABLE, ""))
+        faults.arm(faults.HEAD, full_env.get(faults.VARIABLE, ""))
         processes: list[WorkerProcess] = []
+        if nursery is not None and not nursery.is_ready(limit):
+            nursery = None
         try:
             with socket.create_server((LOOPBACK, 0)) as meeting:
                 for rank in range(num_workers):
                     with ctrl_c_held_back():
-                        processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
+                        if nursery is not None:
+                            processes.append(fork_worker(nursery, rank, num_workers, full_env, meeting))
+                        else:
+                            processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
+                world.num_threads_per_worker = num_threads_per_worker
+                world.limit = limit
                 world._port = meeting.getsockname()[1]
                 world._greet()
                 if is_joined:
@@ -97,6 +114,16 @@ class World:
             kill_all(processes)
             raise
         return world
+
+    @property
+    def phase(self) -> str:
+        """What the workers are doing."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._phase = phase
+        faults.point(phase)
 
     @property
     def num_workers(self) -> int:
@@ -154,7 +181,7 @@ class World:
         with self._all_or_nothing():
             while (found := self._next()) is None:
                 left_s = TICK_S if deadline_s is None else deadline_s - self._clock()
-                self._watch.pump(min(max(left_s, 0.0), TICK_S), self.phase)
+                self._pump(min(max(left_s, 0.0), TICK_S))
                 if left_s <= 0:
                     return self._next()
             return found
@@ -175,7 +202,12 @@ class World:
                     self._take(rank, type, found, on_message)
                 if len(found) == len(wanted):
                     return found
-                self._watch.pump(TICK_S, self.phase)
+                self._pump(TICK_S)
+
+    def inspect(self) -> list[dict[str, int]]:
+        """Ask idle workers what they hold: see `mcf.dist.usage`."""
+        self.broadcast("inspect")
+        return [dict(frame.fields) for _, frame in sorted(self.wait_for("inspected").items())]
 
     def close(self) -> None:
         """End all workers politely, by force after about a second; reaps them. Harmless when called again."""
@@ -204,10 +236,14 @@ class World:
         else:
             self.kill(_in_words(exc))
 
+    def require_open(self) -> None:
+        """Raise RunError, saying why, if the workers are gone."""
+        if self.is_closed:
+            raise RunError(f"the workers are gone: {self._gone_because}; llm.restart() brings them back")
+
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        if self.is_closed:
-            raise RunError(f"the workers are gone: {self._gone_because}; start them again")
+        self.require_open()
         try:
             yield
         except BaseException as exc:
@@ -216,6 +252,11 @@ class World:
 
     def _greet(self) -> None:
         self.hellos = self.wait_for("hello")
+
+    def _pump(self, timeout_s: float) -> None:
+        self._watch.pump(timeout_s, self.phase)
+        if self.limit is not None:
+            self.limit.check(self.phase)
 
     def _next(self) -> tuple[int, Frame] | None:
         waiting = (worker for worker in self._watch.workers if worker.inbox)

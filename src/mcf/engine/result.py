@@ -16,9 +16,10 @@ class Result:
 
     `ttft_s` runs from the call of `generate` to the first token (planning and tokenising included, loading not).
     `breakdown` is that time on the worker that finished prefill last: compute + exposed communication + other = ttft;
-    communication may overlap compute. `bytes` are payload bytes sent, counted at the transport, prefill and decode
-    together. `peak_kv_bytes` per worker is the pool's high-water mark. `replica_factor` per chunk: copies held per
-    token seen so far, counted in the workers' directories. `finish_reason` is `stop` or `length`.
+    communication may overlap compute. `token_s` are the seconds of each token after the first. `bytes` are payload
+    bytes sent, counted at the transport, prefill and decode together. `peak_kv_bytes` per worker is the pool's
+    high-water mark. `replica_factor` per chunk: copies held per token seen so far, counted in the workers' directories.
+    `finish_reason` is `stop` or `length`.
     """
 
     text: str
@@ -26,6 +27,7 @@ class Result:
     prompt_tokens: int
     ttft_s: float
     decode_s: float
+    token_s: list[float]
     breakdown: dict[str, float]
     bytes: dict[str, int]
     peak_kv_bytes: list[int]

@@ -16,6 +16,8 @@ from mcf.mars.cost import (
     R,
     h,
 )
+from mcf.mars.form import Form
+from mcf.mars.forms import FORMS, REFERENCES
 from mcf.mars.groups import (
     Setting,
     bisection_bound_s,
@@ -24,7 +26,10 @@ from mcf.mars.groups import (
     h_over_B,
     inbound_bound_s,
 )
+from mcf.mars.job import Job
+from mcf.mars.links import worst_link_bytes
 from mcf.mars.placement import Links, give_up, h_near, hop_matrix, nearest_links, spread, targets, tree_hops
+from mcf.mars.predict import Prediction, degree, predict
 from mcf.mars.replicas import (
     M_node,
     default_alpha,
@@ -51,6 +56,8 @@ from mcf.mars.times import (
 
 __all__ = [
     "C_MARS",
+    "FORMS",
+    "REFERENCES",
     "T_TTFT",
     "B_c",
     "C_access",
@@ -59,11 +66,14 @@ __all__ = [
     "C_rep_total",
     "C_ring",
     "ChunkPlan",
+    "Form",
+    "Job",
     "Links",
     "M_chunk",
     "M_hist",
     "M_node",
     "M_token",
+    "Prediction",
     "R",
     "Rates",
     "Setting",
@@ -81,6 +91,7 @@ __all__ = [
     "candidates",
     "compute_bound_s",
     "default_alpha",
+    "degree",
     "fits_buffer",
     "give_up",
     "h",
@@ -94,6 +105,7 @@ __all__ = [
     "most_over",
     "n_star",
     "nearest_links",
+    "predict",
     "r",
     "r_feasible",
     "r_mem",
@@ -104,4 +116,5 @@ __all__ = [
     "surplus",
     "targets",
     "tree_hops",
+    "worst_link_bytes",
 ]

@@ -3,6 +3,7 @@
 from mcf.policies.common import Sight, check_slots, start, windows
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Builder, Schedule, contiguous
+from mcf.schedule.builder import Range
 from mcf.schedule.pieces import Cutter
 
 
@@ -35,8 +36,19 @@ def _chunk(b: Builder, cycle: list[int], place: int, chunk: int, sight: Sight) -
         maker = cycle[(place - step) % num_nodes]
         if step < num_nodes - 1:
             _pass_on(b, (node, cycle[(place + 1) % num_nodes]), chunk, maker)
-        states.append(b.attend(node, chunk, chunks=sight.chunks(node, maker, chunk), makers=(maker, maker + 1)))
+        states.append(b.attend(node, chunk, chunks=_attended(b, node, chunk, maker, sight), makers=(maker, maker + 1)))
     b.merge(node, chunk, states)
+
+
+def _attended(b: Builder, node: int, chunk: int, maker: int, sight: Sight) -> Range:
+    """What is attended of a maker: a new block that no query sees goes with its history, masked, where there is some.
+
+    Left out, its last use would be its forward, before the attend: the next step's receive would wait for that, and the
+    double buffer would be a single one.
+    """
+    if b.tokens_in((0, chunk), (maker, maker + 1)):
+        return 0, chunk + 1
+    return sight.chunks(node, maker, chunk)
 
 
 def _pass_on(b: Builder, hop: tuple[int, int], chunk: int, maker: int) -> None:

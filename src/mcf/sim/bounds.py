@@ -50,8 +50,10 @@ def bounds(
 ) -> Bounds:
     """All lower bounds of a schedule's prefill on a profile; the output head for one token stands in each time.
 
-    `cluster` and `merges` as for `simulate`. Links that change only get slower: the bounds stay below.
+    `cluster` and `merges` as for `simulate`. Links that change only get slower: the bounds stay below. Where nodes or
+    links of the profile differ, each number is that of the best one: true, though not tight.
     """
+    profile = profile.best()
     head, cut = head_seconds(shape, profile), Cuts(schedule, profile, used_cluster(schedule, cluster), merges=merges)
     return Bounds(
         compute_s=head + compute_s(schedule, profile, shape),
@@ -69,9 +71,9 @@ def compute_s(sched: Schedule, profile: Profile, shape: ModelShape) -> float:
     dense = 2.0 * shape.num_layer_weights * meta.num_layers
     pairs = tokens * (tokens + 1) // 2
     attention = 4.0 * meta.head_dim * meta.num_q_heads * meta.num_layers * pairs
-    even = (dense * tokens + attention) / meta.num_nodes
-    busiest = dense * float(sched.tokens.sum(0).max())
-    return max(even, busiest) / profile.flops_s
+    dense_s = dense / profile.flops_s
+    even = (dense_s * tokens + attention / (profile.attention_flops_s or profile.flops_s)) / meta.num_nodes
+    return max(even, dense_s * float(sched.tokens.sum(0).max()))
 
 
 def weights_s(sched: Schedule, profile: Profile, shape: ModelShape) -> float:

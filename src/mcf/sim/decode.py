@@ -97,8 +97,12 @@ class _Template:
         if self.network.has_ports and ends:
             start, end = self.network.line(node, SWITCH).urgent(now, size)
         for b in ends:
-            line = self.network.line(SWITCH, b) if self.network.has_ports else self.network.line(node, b)
-            arrival = max(end, line.urgent(start, size)[1]) + line.latency
+            if self.network.has_ports:
+                line, weight, latency = self.network.into(node, b, size)
+            else:
+                line = self.network.line(node, b)
+                weight, latency = size, line.latency
+            arrival = max(end, line.urgent(start, weight)[1]) + latency
             heappush(self.heap, (arrival, send, b))
             if is_last in (-1, b):
                 recv = self.recv_of[send, b]
@@ -110,6 +114,7 @@ class _Template:
 def _seconds(sched: Schedule, profile: Profile, shape: ModelShape, tokens: int) -> Array:
     """[R] seconds per layer of each decode compute row; 0 elsewhere."""
     s, meta = sched.steps, sched.meta
+    at, num = s["node"], meta.num_nodes
     flops, moved = np.zeros(len(s)), np.zeros(len(s))
     decode = s["stage"] == DECODE
     produce = decode & (s["kind"] == PRODUCE)
@@ -126,5 +131,7 @@ def _seconds(sched: Schedule, profile: Profile, shape: ModelShape, tokens: int) 
     flops[merges] = 4.0 * meta.head_dim * meta.num_q_heads * inputs
     moved[merges] = (inputs + 1) * meta.num_q_heads * (meta.head_dim + 2) * STATE_WIDTH_BYTES
     works = decode & np.isin(s["kind"], (PRODUCE, ATTEND, MERGE))
-    out: Array = np.maximum(flops / profile.flops_s, moved / profile.memory_bytes_s) + works * profile.step_overhead_s
+    speed = np.where(s["kind"] == ATTEND, profile.attention_by_node(num)[at], profile.by_node("flops_s", num)[at])
+    memory, overhead = (profile.by_node(name, num)[at] for name in ("memory_bytes_s", "step_overhead_s"))
+    out: Array = np.maximum(flops / speed, moved / memory) + works * overhead
     return out

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mcf.cluster import Cluster, Topology
+from mcf.cluster import SWITCH, Cluster, Topology
 from mcf.errors import UserError
 from mcf.schedule import Schedule
 from mcf.sim.profile import Profile
 
 Link = tuple[int, int]
-Job = tuple[int, int]  # what a line carries: an instance and a payload's bytes
+Job = tuple[int, float]  # what a line carries: an instance and a payload's bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Line:
         self.began = self.due = 0.0
         self.queue: deque[Job] = deque()
 
-    def took(self, num_bytes: int, at: float) -> float:
+    def took(self, num_bytes: float, at: float) -> float:
         """Seconds that a payload occupies the line when it starts at a time; infinity on a dead one."""
         factor = 1.0
         for since, value in self.changes:
@@ -66,7 +66,7 @@ class Line:
                 factor = value
         return num_bytes * self.pace / factor if factor else math.inf
 
-    def urgent(self, now: float, num_bytes: int) -> tuple[float, float]:
+    def urgent(self, now: float, num_bytes: float) -> tuple[float, float]:
         """Queue an urgent payload; returns when it starts and when its last byte has left."""
         start = self.free if self.free > now else now
         took = self.took(num_bytes, start) if self.changes else num_bytes * self.pace
@@ -90,6 +90,7 @@ class Network:
     def __init__(self, cluster: Cluster, profile: Profile, changes: Iterable[LinkChange] = ()) -> None:
         self.has_ports = cluster.topology.is_switch
         self.cluster, self.profile = cluster, profile
+        self._pairs: dict[Link, tuple[float, float]] | None = {} if self.has_ports and profile.links else None
         self.lines: list[Line] = []
         self._known: dict[Link, Line] = {}
         self._changes: dict[Link, list[tuple[float, float]]] = {}
@@ -109,6 +110,21 @@ class Network:
             self.lines.append(known)
         return known
 
+    def into(self, a: int, b: int, num_bytes: int) -> tuple[Line, float, float]:
+        """Where a payload of node a enters node b of a switch: port, bytes, latency.
+
+        The bytes are more where the pair is slower than the port.
+        """
+        line = self.line(SWITCH, b)
+        if self._pairs is None:
+            return line, num_bytes, line.latency
+        if (a, b) not in self._pairs:
+            spec = self.cluster.link_of(SWITCH, b)
+            latency = self.profile.link_latency(a, b) if spec.latency_s is None else spec.latency_s
+            self._pairs[a, b] = max(1.0, 1 / (line.pace * self.profile.link_rate(a, b))), latency
+        weight, latency = self._pairs[a, b]
+        return line, num_bytes * weight, latency
+
     @property
     def busy(self) -> dict[Link, float]:
         """Seconds that each line was occupied."""
@@ -122,8 +138,12 @@ class Network:
 def speed(cluster: Cluster, profile: Profile, link: Link) -> tuple[float, float]:
     """Bytes per second and latency of a link: the cluster's own numbers, else the profile's."""
     spec = cluster.link_of(*link)
-    rate = profile.link_bytes_s if spec.rate_bits_s is None else spec.rate_bits_s / 8
-    return rate, profile.link_latency_s if spec.latency_s is None else spec.latency_s
+    if SWITCH in link:
+        rate, latency = profile.port_rate(max(link)), profile.link_latency_s
+    else:
+        rate, latency = profile.link_rate(*link), profile.link_latency(*link)
+    rate = rate if spec.rate_bits_s is None else spec.rate_bits_s / 8
+    return rate, latency if spec.latency_s is None else spec.latency_s
 
 
 def used_cluster(sched: Schedule, cluster: Cluster | None) -> Cluster:

@@ -59,6 +59,6 @@ def _layer_seconds(shape: ModelShape, profile: Profile, tokens: int, history: in
     """One layer of one chunk on one node: dense work, and attention to all tokens before and with it."""
     weights, pairs = shape.num_layer_weights, tokens * history + tokens * (tokens + 1) // 2
     dense = max(2 * weights * tokens / profile.flops_s, weights * profile.weight_bytes / profile.memory_bytes_s)
-    work = 4 * shape.head_dim * shape.num_q_heads * pairs / profile.flops_s
+    work = 4 * shape.head_dim * shape.num_q_heads * pairs / (profile.attention_flops_s or profile.flops_s)
     read = (history + tokens) * shape.kv_token_layer_bytes / profile.memory_bytes_s
     return dense + max(work, float(read)) + STEPS * profile.step_overhead_s

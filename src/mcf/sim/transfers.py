@@ -8,7 +8,7 @@ import numpy as np
 
 from mcf.cluster import SWITCH
 from mcf.schedule.steps import DECODE, RECV
-from mcf.sim.network import Line, Network
+from mcf.sim.network import Job, Line, Network
 from mcf.sim.program import Program
 from mcf.sim.reduce import Reduction
 
@@ -135,20 +135,32 @@ class Transfers:
         if self.late[recv]:
             self._queue(line, first, now)
             return
-        start, end = line.urgent(now, self.size[recv])
-        if self.network.has_ports:
-            end = max([end, *(self.port[self._key(inst)][1] for inst in team)])
-        self._cross(line, team, start, end)
+        if not self.network.has_ports:
+            self._cross(team, *line.urgent(now, self.size[recv]), line.latency)
+            return
+        latency = size = 0.0
+        for inst in team:
+            _, own, far = self._entry(inst)
+            latency, size = max(latency, far), max(size, own)
+        start, end = line.urgent(now, size)
+        self._cross(team, start, max([end, *(self.port[self._key(inst)][1] for inst in team)]), latency)
+
+    def _entry(self, inst: int) -> tuple[Line, float, float]:
+        """A receiver's port, the bytes of a payload there, and the latency of the hop."""
+        recv = inst // self.ticks
+        a, b = self.way[recv][self.place.get(inst, 0)]
+        return self.network.into(a, b, self.size[recv])
 
     def _queue(self, line: Line, inst: int, now: float) -> None:
         """Line up a payload that is fetched ahead."""
-        job = inst, self.size[inst // self.ticks]
+        enters = self.network.has_ports and line.link[0] == SWITCH
+        job = inst, self._entry(inst)[1] if enters else self.size[inst // self.ticks]
         if line.low is None:
             self._begin(line, job, now)
         else:
             line.queue.append(job)
 
-    def _begin(self, line: Line, job: tuple[int, int], now: float) -> None:
+    def _begin(self, line: Line, job: Job, now: float) -> None:
         line.begin(job, now)
         if line.due < math.inf:
             heappush(self.heap, (line.due, PASSED, line.number))
@@ -174,29 +186,25 @@ class Transfers:
     def _has_passed(self, line: Line, inst: int, start: float, now: float) -> None:
         key = self._key(inst)
         if not self.network.has_ports:
-            self._cross(line, (inst,), start, now)
+            self._cross((inst,), start, now, line.latency)
         elif line.link[1] == SWITCH:
             self.port[key] = self.port[key][0], now
             for child, began in self.unsent.pop(key, ()):
-                self._cross(self._port_of(child), (child,), began, now)
+                self._cross((child,), began, now, self._entry(child)[2])
         elif self.port[key][1] > now:
             self.unsent.setdefault(key, []).append((inst, start))
         else:
-            self._cross(line, (inst,), start, now)
+            self._cross((inst,), start, now, self._entry(inst)[2])
 
     def _key(self, inst: int) -> tuple[int, int]:
         recv, tick = divmod(inst, self.ticks)
         return self.ref[recv] * self.ticks + tick, self.way[recv][self.place.get(inst, 0)][0]
 
-    def _port_of(self, inst: int) -> Line:
-        recv = inst // self.ticks
-        return self.network.line(SWITCH, self.way[recv][self.place.get(inst, 0)][1])
-
-    def _cross(self, line: Line, team: Iterable[int], start: float, end: float) -> None:
+    def _cross(self, team: Iterable[int], start: float, end: float, latency: float) -> None:
         """A payload's last byte has left: it arrives, or asks for its next link."""
         if end == math.inf:
             return
-        end += line.latency
+        end += latency
         is_first = True
         for inst in team:
             recv, tick = divmod(inst, self.ticks)

@@ -7,10 +7,12 @@ from pathlib import Path
 from mcf.dist.world import LOOPBACK, World, threads_per_worker
 from mcf.engine.doctor.checks import check_all, has_error
 from mcf.engine.doctor.examine import examine
+from mcf.engine.doctor.measure import Measurement, measure
 from mcf.engine.doctor.needs import needs_of
 from mcf.engine.doctor.survey import Finding, Needs, Survey
 from mcf.engine.gguf_cache import default_root
 from mcf.engine.source import resolve
+from mcf.model import ModelShape
 
 OnProgress = Callable[[str, float, float], None]
 
@@ -21,6 +23,7 @@ class Visit:
 
     survey: Survey
     findings: list[Finding]
+    measured: Measurement | None = None
 
     @property
     def is_well(self) -> bool:
@@ -34,23 +37,30 @@ def visit(
     workers: int,
     kv_memory_bytes: int | None = None,
     dtype: str = "float32",
+    is_measuring: bool = False,
     command: Sequence[str] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Visit:
     """Examine `workers` workers of this machine and, with a model, whether it fits there. Loads no weights.
 
+    With `is_measuring` the workers then join and measure, unless one has an error.
     `command` runs another worker program, for tests. Raises UserError for a model that cannot be, RunError kinds where
     a worker is lost.
     """
-    folder, needs = (None, None) if model is None else _model(model, dtype, kv_memory_bytes, on_progress)
+    shape, folder, needs = (None, None, None) if model is None else _model(model, dtype, kv_memory_bytes, on_progress)
     threads = threads_per_worker(workers)
     with World.start(workers, num_threads_per_worker=threads, command=command, is_joined=False) as world:
         nodes = examine(world, addresses=[LOOPBACK] * workers, cache=default_root(), folder=folder)
         survey = Survey(nodes=nodes, is_local=True, needs=needs)
-        return Visit(survey=survey, findings=check_all(survey))
+        findings = check_all(survey)
+        if not is_measuring or has_error(findings):
+            return Visit(survey=survey, findings=findings)
+        world.join()
+        measured = measure(world, num_threads=threads, shape=shape)
+        return Visit(survey=survey, findings=findings, measured=measured)
 
 
-def _model(model: str, dtype: str, kv_bytes: int | None, progress: OnProgress | None) -> tuple[Path, Needs]:
+def _model(model: str, dtype: str, kv_bytes: int | None, progress: OnProgress | None) -> tuple[ModelShape, Path, Needs]:
     source = resolve(model, progress=progress)
-    folder = source.folder.resolve()
-    return folder, needs_of(source.shape(dtype), folder, dtype=dtype, kv_bytes=kv_bytes)
+    shape, folder = source.shape(dtype), source.folder.resolve()
+    return shape, folder, needs_of(shape, folder, dtype=dtype, kv_bytes=kv_bytes)
