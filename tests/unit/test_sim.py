@@ -193,7 +193,7 @@ def test_ring_volumes_of_table_1(name: str, num_nodes: int, published: float) ->
     assert elements == 16 * KIB * 2 * 28 * 2 * 128 * (num_nodes - 1) * Fraction(rounds + 1, 2)
     assert round(elements / 2 / 1e9, 4) == exact
     assert abs(exact - published) < 0.005
-    result = simulate(sched, load_profile("kr260-physical"), shape=QWEN, layers=3)
+    result = simulate(sched, load_profile("kr260-physical"), shape=QWEN, layers=4)
     assert sum(result.traffic.values()) == elements * QWEN.kv_bytes
 
 
@@ -291,7 +291,7 @@ def test_faster_links_take_no_longer(name: str, topology: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "layers", "says"),
     [
-        (tiny_shape(5), 2, "got layers = 2: expected at least 3"),
+        (tiny_shape(5), 3, "got layers = 3: expected at least 4"),
         (tiny_shape(4), None, "num_layers = 4: expected 5"),
     ],
 )

@@ -152,7 +152,7 @@ def test_a_schedule_planned_around_a_dead_link_does_not_need_it() -> None:
         (dict(cluster=Cluster.uniform("switch", 4)), "topology switch: expected ring"),
         (dict(cluster=Cluster.uniform("tree", 4)), "topology tree: expected the links of ring"),
         (dict(changes=[LinkChange(link=(0, 2), factor=0.5)]), "got a change of 0>2: expected a link of ring"),
-        (dict(changes=[LinkChange(link=(0, 1), factor=0.5, at_s=1.0)], layers=3), "simulate all layers"),
+        (dict(changes=[LinkChange(link=(0, 1), factor=0.5, at_s=1.0)], layers=4), "simulate all layers"),
     ],
 )
 def test_what_does_not_fit_is_refused(more: dict, says: str) -> None:

@@ -20,7 +20,7 @@ from mcf.sim.record import multicast_rate, to_trace
 from mcf.sim.result import SimResult
 from mcf.trace import Trace
 
-LEAST_LAYERS = 3  # the first layer has a prologue behind it and the last nothing to fetch: one in between
+LEAST_LAYERS = 4  # the first has a prologue behind it, the second finds links without a backlog, the last fetches nothing
 
 
 def simulate(
