@@ -20,7 +20,7 @@ from mcf.sim.record import multicast_rate, to_trace
 from mcf.sim.result import SimResult
 from mcf.trace import Trace
 
-LEAST_LAYERS = 4  # the first has a prologue behind it, the second finds links without a backlog, the last fetches nothing
+LEAST_LAYERS = 4  # the first has a prologue, the second finds links without a backlog, the last fetches nothing
 
 
 def simulate(
@@ -30,6 +30,7 @@ def simulate(
     shape: ModelShape,
     layers: int | None = None,
     cluster: Cluster | None = None,
+    slowdown: Sequence[float] | None = None,
     changes: Sequence[LinkChange] = (),
     merges: bool = False,
 ) -> SimResult:
@@ -38,10 +39,11 @@ def simulate(
     `layers`: how many of the model's layers to simulate; the others are extrapolated from the later half of those
     before the last, chunk by chunk and node by node. None simulates all. `cluster` gives links speeds of their own,
     where it knows them; without it all have the profile's. It may have links that the schedule's topology leaves out.
+    `slowdown` [N]: how many times longer each node computes than the profile says (None: 1 for all).
     `changes`: links that become slow or die. `merges`: states merge inside the network (`sim.reduce`). Decode rows are
     left out: see `decode_s`. The same arguments give the same result.
-    Raises UserError for a shape or a cluster that is not the schedule's, for too few layers, and for links that change
-    in a time that is extrapolated; RunError when a payload waits for a dead link.
+    Raises UserError for a shape or a cluster that is not the schedule's, for too few layers, for a slowdown below 1,
+    and for links that change in a time that is extrapolated; RunError when a payload waits for a dead link.
     """
     _check_shape(schedule, shape)
     num_layers = schedule.meta.num_layers
@@ -51,8 +53,10 @@ def simulate(
             f"got links that change while {ticks} of {num_layers} layers are simulated: simulate all layers"
         )
     network = Network(used_cluster(schedule, cluster), profile, changes)
+    slow = _slowdown(slowdown, schedule.meta.num_nodes)[schedule.steps["node"]]
+    seconds = (row_seconds(schedule, shape, profile) * slow).tolist()
     with _without_garbage_collection():
-        machine = Machine(schedule, network, row_seconds(schedule, shape, profile).tolist(), ticks, merges=merges)
+        machine = Machine(schedule, network, seconds, ticks, merges=merges)
         machine.run()
         trace = to_trace(machine, _meta(schedule, profile, ticks))
     finish = _finish(schedule, machine, num_layers)
@@ -86,6 +90,14 @@ def _check_shape(sched: Schedule, shape: ModelShape) -> None:
         got, expected = getattr(shape, name), getattr(sched.meta, name)
         if got != expected:
             raise UserError(f"got a shape with {name} = {got}: expected {expected}, as in the schedule")
+
+
+def _slowdown(factors: Sequence[float] | None, num_nodes: int) -> Array:
+    """[N] factors of at least 1: with less, a simulated time could be below a lower bound."""
+    out: Array = np.ones(num_nodes) if factors is None else np.array(factors, dtype=np.float64)
+    if out.shape != (num_nodes,) or not (np.isfinite(out) & (out >= 1)).all():
+        raise UserError(f"got slowdown {list(factors or ())}: expected {num_nodes} numbers of at least 1")
+    return out
 
 
 def _num_ticks(layers: int | None, num_layers: int) -> int:
