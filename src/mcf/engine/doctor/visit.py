@@ -56,7 +56,7 @@ def visit(
         if not is_measuring or has_error(findings):
             return Visit(survey=survey, findings=findings)
         world.join()
-        measured = measure(world, num_threads=threads, shape=shape)
+        measured = measure(world, num_threads=survey.threads(), shape=shape)
         return Visit(survey=survey, findings=findings, measured=measured)
 
 
