@@ -182,9 +182,13 @@ TABLE: dict[str, Runner] = {
     "mcf doctor demo --workers 2 --kv-memory 256MiB": examines,
     "mcf doctor": examines,
     "mcf doctor --measure --save cluster.toml": saves_a_cluster,
-    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml": prints("to the first token"),
-    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g": prints("to the first token"),
-    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --workers 4": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml --policy gather": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml": prints("mars-paper"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --policy gather": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --workers 4": prints("mars-paper"),
+    "mcf plan qwen2.5-1.5b --prompt-tokens 64k --cluster gpu-10g --workers 16 --kv-memory 400MiB": prints(
+        "No schedule on these nodes"
+    ),
     "mcf doctor demo --workers 2 --kv-memory 256MiB --json": examines,
     "mcf bench prefill demo --prompt-tokens 2k": measures,
     "mcf bench prefill demo --prompt-tokens 2k --save mars.json": measures,

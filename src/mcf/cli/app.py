@@ -13,6 +13,8 @@ from mcf.cli.run import run_command
 from mcf.cli.settings import read_float, read_int, read_timeout
 from mcf.cli.show import show_command
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
+from mcf.model import SHAPE_NAMES
+from mcf.policies import NAMES as POLICIES
 from mcf.sim import NAMES as PROFILES
 
 app = typer.Typer(
@@ -112,7 +114,14 @@ def run(
 
 @app.command()
 def plan(
-    model: Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|SHAPE",
+            show_default=False,
+            help=f"A model as for `mcf run`, or a shape by name, of any length: {', '.join(SHAPE_NAMES)}.",
+        ),
+    ],
     prompt_tokens: Annotated[
         str,
         typer.Option(
@@ -128,7 +137,15 @@ def plan(
             help="Context-parallel worker processes.",
         ),
     ] = None,
-    policy: Policy = DEFAULT_POLICY,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            show_default=f"all side by side with --cluster, else {DEFAULT_POLICY}",
+            help=f"Who computes, keeps and fetches which KV: {', '.join(POLICIES)}.",
+        ),
+    ] = None,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
     max_tokens: MaxTokens = "64",
@@ -152,8 +169,12 @@ def plan(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Print the schedule in numbers before anything runs: memory, traffic, replicas. Reads no weights."""
-    plan_command(
+    """Print what a prompt will take before anything runs. Reads no weights.
+
+    With --policy: one schedule in numbers: memory, traffic, replicas. With --cluster and no policy: all policies side
+    by side; exit code 1 where none of them fits.
+    """
+    fits = plan_command(
         model,
         prompt_tokens=prompt_tokens,
         workers=None if workers is None else read_int(workers, "--workers"),
@@ -166,6 +187,8 @@ def plan(
         save=save,
         is_json=json,
     )
+    if not fits:
+        raise typer.Exit(1)
 
 
 @app.command()

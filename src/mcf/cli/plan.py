@@ -5,24 +5,18 @@ import sys
 from dataclasses import asdict
 from typing import TextIO
 
+from mcf.cli.compare import LIMIT_WORDS, comparison_numbers, print_comparison
 from mcf.cli.files import check_target, write_text
 from mcf.cli.numbers import plan_numbers, print_plan
 from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.tables import print_pairs
 from mcf.engine.clusters import USUAL_WORKERS, Prediction, cluster_of, predict
-from mcf.engine.planner import check_policy, check_window, check_workers, make_plan
+from mcf.engine.compare import compare, rates_of
+from mcf.engine.planner import DEFAULT_POLICY, check_policy, check_window, check_workers, make_plan
 from mcf.engine.source import read_shape
 from mcf.schedule import dump
 from mcf.sim import load_profile
 from mcf.units import format_seconds
-
-LIMITS = {
-    "compute": "arithmetic",
-    "weights": "reading the weights",
-    "inbound": "bytes into one node",
-    "bisection": "bytes between the halves of the nodes",
-    "latency": "latency of the links",
-}
 
 
 def plan_command(
@@ -30,7 +24,7 @@ def plan_command(
     *,
     prompt_tokens: str,
     workers: int | None,
-    policy: str,
+    policy: str | None,
     chunk_tokens: str,
     kv_memory: str | None,
     max_tokens: str,
@@ -38,9 +32,13 @@ def plan_command(
     cluster: str | None,
     save: str | None,
     is_json: bool,
-) -> None:
-    """Plan, verify, save and print. Raises UserError kinds; reads the model's config alone."""
-    check_policy(policy)
+) -> bool:
+    """Plan and print; returns whether it fits. Raises UserError kinds; reads the model's config alone.
+
+    With a cluster and neither a policy nor a file to save to: all policies side by side, and no schedule is built.
+    """
+    if policy is not None:
+        check_policy(policy)
     if workers is not None:
         check_workers(workers)
     profile = None if cluster is None else load_profile(cluster).for_dtype(read_dtype(dtype))
@@ -51,15 +49,25 @@ def plan_command(
     shape = read_shape(model, dtype=read_dtype(dtype))
     check_window(shape, num_tokens, min_new_tokens=0)
     where = None if profile is None else cluster_of(profile, shape, num_workers=workers, kv_memory_bytes=budget)
+    most_new = min(most_new, shape.max_positions - num_tokens)
+    if profile is not None and where is not None and policy is None and save is None:
+        rates = rates_of(profile, where.num_nodes)
+        found = compare(shape, where, rates, prompt_tokens=num_tokens, chunk_tokens=chunk, max_tokens=most_new)
+        if is_json:
+            print(json.dumps({**comparison_numbers(found), "cluster": profile.name}, allow_nan=False))
+        else:
+            print_comparison(sys.stdout, found)
+        return found.fits
     made = make_plan(
         shape,
         prompt_tokens=num_tokens,
         num_workers=(workers or USUAL_WORKERS) if where is None else where.num_nodes,
         cluster=where,
-        policy=policy,
+        policy=policy or DEFAULT_POLICY,
         chunk_tokens=chunk,
         kv_memory_bytes=budget,
-        max_tokens=min(most_new, shape.max_positions - num_tokens),
+        max_tokens=most_new,
+        is_for_a_run=False,
     )
     if save is not None:
         write_text(save, dump(made.schedule), what="the schedule")
@@ -71,6 +79,7 @@ def plan_command(
         print_plan(sys.stdout, made.schedule, made.report)
         if prediction is not None:
             print_prediction(sys.stdout, prediction)
+    return True
 
 
 def print_prediction(stream: TextIO, found: Prediction) -> None:
@@ -85,7 +94,7 @@ def print_prediction(stream: TextIO, found: Prediction) -> None:
             ("waiting", f"{format_seconds(found.waiting_s)} for communication, on the node that ends last"),
             (
                 "what limits",
-                f"{LIMITS[found.limit]}: at least {format_seconds(found.bound_s)} whatever the executor does",
+                f"{LIMIT_WORDS[found.limit]}: at least {format_seconds(found.bound_s)} whatever the executor does",
             ),
         ],
     )

@@ -12,6 +12,7 @@ from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
 
 DEFAULT_POLICY = "mars-paper"
 AUTO = "auto"
+MOST_UNICAST = 64  # workers; beyond it a plan that nobody runs is judged as multicasts: plain sends are N^2 a chunk
 AUTO_TOKENS = (512, 256, 128, 64)  # per worker: what `auto_chunk` chooses from
 
 
@@ -41,9 +42,11 @@ def make_plan(
     max_tokens: int = 0,
     topology: str = "switch",
     cluster: Cluster | None = None,
+    is_for_a_run: bool = True,
 ) -> Plan:
     """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 512 per worker, smaller where memory
-    asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes` and `topology`.
+    asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes` and `topology`. A plan that is not
+    `is_for_a_run` keeps its multicasts where there are many workers.
 
     Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes,
     UnknownNameError.
@@ -60,7 +63,9 @@ def make_plan(
         chunk_tokens=sizes[0],
         max_new_tokens=max_tokens,
     )
-    sched = unicast(_first_that_fits(policy, request, sizes))
+    sched = _first_that_fits(policy, request, sizes)
+    if is_for_a_run or num_workers <= MOST_UNICAST:
+        sched = unicast(sched)
     report = verify(sched)
     data = to_bytes(sched)
     return Plan(schedule=sched, report=report, data=data, sha256=digest(data))

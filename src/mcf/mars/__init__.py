@@ -27,6 +27,7 @@ from mcf.mars.groups import (
     inbound_bound_s,
 )
 from mcf.mars.job import Job
+from mcf.mars.links import worst_link_bytes
 from mcf.mars.placement import Links, give_up, h_near, hop_matrix, nearest_links, spread, targets, tree_hops
 from mcf.mars.predict import Prediction, degree, predict
 from mcf.mars.replicas import (
@@ -115,4 +116,5 @@ __all__ = [
     "surplus",
     "targets",
     "tree_hops",
+    "worst_link_bytes",
 ]
