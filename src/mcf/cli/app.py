@@ -10,8 +10,9 @@ from mcf.cli.doctor import doctor_command
 from mcf.cli.options import ChunkTokens, Debug, Dtype, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
-from mcf.cli.settings import read_float, read_int, read_timeout
+from mcf.cli.settings import read_float, read_int, read_timeout, read_workers
 from mcf.cli.show import show_command
+from mcf.dist.torchrun import here
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
 from mcf.model import SHAPE_NAMES
 from mcf.policies import NAMES as POLICIES
@@ -52,7 +53,7 @@ def run(
             "--prompt-file", metavar="FILE", show_default=False, help="A UTF-8 text file with the prompt; `-`: stdin."
         ),
     ] = None,
-    workers: Workers = "2",
+    workers: Workers = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
@@ -74,6 +75,15 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            "--interface",
+            metavar="NAME",
+            show_default="the one that leads to MASTER_ADDR",
+            help="Under torchrun: the network interface that carries the run, for example eth0 (or set MCF_INTERFACE).",
+        ),
+    ] = None,
     timeout: Annotated[
         str | None,
         typer.Option(
@@ -91,12 +101,15 @@ def run(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr."""
+    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr.
+
+    Under torchrun its processes are the workers (docs/hosts.md).
+    """
     run_command(
         model,
         prompt=prompt,
         prompt_file=prompt_file,
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
@@ -107,6 +120,7 @@ def run(
         top_p=read_float(top_p, "--top-p"),
         is_raw=raw,
         is_json=json,
+        interface=interface,
         timeout_s=read_timeout(timeout),
         trace=trace,
     )
@@ -133,7 +147,7 @@ def plan(
         typer.Option(
             "--workers",
             metavar="N",
-            show_default="2, or as many as --cluster has",
+            show_default="2, or as many as --cluster has; under torchrun one for each of its processes",
             help="Context-parallel worker processes.",
         ),
     ] = None,
@@ -177,7 +191,7 @@ def plan(
     fits = plan_command(
         model,
         prompt_tokens=prompt_tokens,
-        workers=None if workers is None else read_int(workers, "--workers"),
+        workers=None if workers is None and here() is None else read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
@@ -215,7 +229,7 @@ def doctor(
             metavar="[MODEL]", show_default=False, help="As for `run`: whether it fits, and is the same on every node."
         ),
     ] = None,
-    workers: Workers = "2",
+    workers: Workers = None,
     kv_memory: KvMemory = None,
     dtype: Dtype = "float32",
     measure: Annotated[
@@ -235,7 +249,7 @@ def doctor(
     """Look at every node before weights load: versions, network, clocks, memory, cores, disk. Exit code 1: an error."""
     is_well = doctor_command(
         model,
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         kv_memory=kv_memory,
         dtype=dtype,
         is_measuring=measure,

@@ -15,7 +15,15 @@ Model = Annotated[
         help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo` (scripts/setup installs it).",
     ),
 ]
-Workers = Annotated[str, typer.Option("--workers", metavar="N", help="Context-parallel worker processes.")]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        show_default="2; under torchrun one for each of its processes",
+        help="Context-parallel worker processes.",
+    ),
+]
 Policy = Annotated[
     str, typer.Option("--policy", metavar="NAME", help=f"Who computes, keeps and fetches which KV: {', '.join(NAMES)}.")
 ]
