@@ -32,7 +32,7 @@ OPTIONS = {
     "bench prefill": BENCH,
     "bench decode": BENCH | {"--max-tokens"},
     "bench compare": {"--across", "--json", "--debug"},
-    "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--json", "--debug"},
+    "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--interface", "--json", "--debug"},
 }
 
 
