@@ -10,10 +10,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+import numpy as np
 
 import mcf
 from mcf.bench.memory import stated
@@ -185,7 +188,19 @@ def _state_bytes(llm: mcf.LLM) -> int:
 
 
 def _state_exchange_s(result: Result) -> float | None:
-    """The median time in which a decode state was under way: from the later posting to the arrival."""
+    """The median time of one layer's exchange in decode: from the last worker's posting to the last arrival.
+
+    What one worker waits because another still computes is not in it.
+    """
     events = result.trace.events
     states = events[(events["kind"] == RECV) & (events["stage"] == DECODE) & (events["purpose"] == STATE_BYTES)]
-    return statistics.median((states["t_end"] - states["t_start"]).tolist()) if len(states) else None
+    if not len(states):
+        return None
+    by_row = defaultdict(list)
+    for event in np.sort(states, order="t_end"):
+        by_row[int(event["row"]), int(event["layer"])].append((float(event["t_start"]), float(event["t_end"])))
+    by_layer = defaultdict(list)
+    for (_, layer), times in by_row.items():
+        by_layer[layer].append(times)
+    together = [zip(*rows, strict=True) for rows in by_layer.values()]
+    return statistics.median(max(e for _, e in row) - max(s for s, _ in row) for layer in together for row in layer)

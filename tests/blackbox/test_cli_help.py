@@ -28,10 +28,12 @@ OPTIONS = {
         "--trace",
     },
     "plan": SHARED | {"--prompt-tokens", "--cluster", "--save"},
-    "show": {"--verify", "--debug"},
+    "show": {"--verify", "--play", "--out", "--debug"},
     "bench prefill": BENCH,
     "bench decode": BENCH | {"--max-tokens"},
     "bench compare": {"--across", "--json", "--debug"},
+    "sim run": {"--out", "--json", "--profile", "--save-trace", "--debug"},
+    "sim list": {"--debug"},
     "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--interface", "--json", "--debug"},
 }
 

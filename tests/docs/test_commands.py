@@ -19,6 +19,7 @@ import pytest
 
 import mcf.engine.llm
 import netns
+from lab import share
 from launched import TORCHRUN, Running
 from mcf.cli import main
 from mcf.engine.llm import LLM, load
@@ -207,6 +208,33 @@ def measures(shop: Workshop, command: str) -> None:
         assert json.loads(text)["achieved_of_bound"] > 0
 
 
+def simulates(shop: Workshop, command: str) -> None:
+    shutil.copytree(ROOT / "examples", shop.folder / "examples", dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        share(patch)
+        printed = shop.mcf(command)
+    words = shlex.split(command)
+    if "--json" in words:
+        assert json.loads(printed)["rows"]
+    elif "run" in words:
+        assert "TTFT (model)" in printed
+    if "--out" in words:
+        assert list((shop.folder / words[words.index("--out") + 1]).glob("*.html"))
+    if "--save-trace" in words:
+        assert json.loads((shop.folder / words[words.index("--save-trace") + 1]).read_text())["mcf"]
+
+
+def replays(shop: Workshop, command: str) -> None:
+    words = shlex.split(command)
+    page = (
+        words[words.index("--out") + 1]
+        if "--out" in words
+        else words[words.index("--play") + 1].replace(".json", ".html")
+    )
+    assert page in shop.mcf(command)
+    assert "<canvas" in (shop.folder / page).read_text()
+
+
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
 HOSTS = (
@@ -246,6 +274,16 @@ TABLE: dict[str, Runner] = {
     "mcf bench decode demo --prompt-tokens 2k --max-tokens 9 --dtype bfloat16 --json": measures,
     ".venv/bin/python benchmarks/scaling/run.py --models smollm --lengths 2048 --dtypes bfloat16 --rows a,b "
     "--rounds 1": logs("python benchmarks/scaling/run.py"),
+    "mcf sim list": prints("paper16k-fitted"),
+    "mcf sim run table1": simulates,
+    "mcf sim run fig4 --out figures": simulates,
+    "mcf sim run all --out figures": simulates,
+    "mcf sim run all --json": simulates,
+    "mcf sim run examples/crossover.toml": simulates,
+    "mcf sim run examples/stragglers.toml --profile gpu-10g": simulates,
+    "mcf sim run examples/one-case.toml --save-trace trace.json": simulates,
+    "mcf show --play trace.json": replays,
+    "mcf show --play trace.json --out replay.html": replays,
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }

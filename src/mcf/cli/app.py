@@ -12,11 +12,13 @@ from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
 from mcf.cli.settings import read_float, read_int, read_timeout, read_workers
 from mcf.cli.show import show_command
+from mcf.cli.sim import list_command, sim_command
 from mcf.dist.torchrun import here
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
 from mcf.model import SHAPE_NAMES
 from mcf.policies import NAMES as POLICIES
 from mcf.sim import NAMES as PROFILES
+from mcf.study.papers import NAMES as STUDIES
 
 app = typer.Typer(
     help="MCF: long prompts on several small machines, by context parallelism with scheduled KV cache placement.",
@@ -201,16 +203,30 @@ def plan(
 def show(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", show_default=False, help="A schedule saved by `mcf plan --save`; `-`: stdin."),
+        typer.Argument(
+            metavar="FILE",
+            show_default=False,
+            help="A schedule saved by `mcf plan --save` (`-`: stdin); with --play a trace.",
+        ),
     ],
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Judge it by the laws V1-V8 instead: a report, or the broken law and the grid."),
     ] = False,
+    play: Annotated[
+        bool,
+        typer.Option(
+            "--play", help="Write an HTML page that replays a trace of `mcf run --trace` or `mcf sim run --save-trace`."
+        ),
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="FILE", show_default="beside the trace", help="The page's file."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Print a saved schedule: a line per step, then the step-by-node grid."""
-    show_command(file, is_verify=verify)
+    """Print a saved schedule: a line per step, then the step-by-node grid. Or replay a trace."""
+    show_command(file, is_verify=verify, is_play=play, out=out)
 
 
 @app.command()
@@ -252,3 +268,54 @@ def doctor(
     )
     if not is_well:
         raise typer.Exit(1)
+
+
+sim = typer.Typer(help="Simulate: the paper's tables and figures, or cases of your own, in model time.")
+app.add_typer(sim, name="sim")
+
+
+@sim.command("run")
+def sim_run(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.toml",
+            show_default=False,
+            help=f"One of {', '.join(STUDIES)}; or a TOML file of your own (docs/simulator.md).",
+        ),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="DIR", show_default=False, help="Write CSV, JSON, PNG and an HTML page there."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of tables.")
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="PROFILE",
+            show_default=False,
+            help="A preset or a TOML file, instead of the file's own.",
+        ),
+    ] = None,
+    save_trace: Annotated[
+        str | None,
+        typer.Option(
+            "--save-trace",
+            metavar="FILE",
+            show_default=False,
+            help="Write what happened when, of a file with a single case; `mcf show --play` replays it.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Print model times, bytes and memory; of the paper, each value and claim with a flag and its arithmetic."""
+    sim_command(name, out=out, is_json=json, profile=profile, save_trace=save_trace)
+
+
+@sim.command("list")
+def sim_list(debug: Debug = False) -> None:
+    """Print the profiles, models, policies and topologies that a TOML file may name."""
+    list_command()

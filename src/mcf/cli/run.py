@@ -165,5 +165,5 @@ def _tell(result: "Result", *, is_json: bool, trace: str | None) -> None:
     sys.stdout.flush()
     print_summary(sys.stderr, result)
     if trace is not None:
-        write_perfetto(trace, result.trace)
-        print(f"trace: {trace} (open it in https://ui.perfetto.dev)", file=sys.stderr)
+        write_perfetto(trace, result.trace, result.schedule)
+        print(f"trace: {trace} (open it in https://ui.perfetto.dev, or mcf show --play {trace})", file=sys.stderr)

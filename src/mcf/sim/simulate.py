@@ -1,5 +1,7 @@
 """`simulate`: how long a verified schedule takes, by discrete events; layers may be extrapolated."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mcf.errors import UserError
@@ -17,17 +19,28 @@ from mcf.trace import Trace
 LEAST_LAYERS = 3  # the first layer has a prologue behind it and the last nothing to fetch: one in between
 
 
-def simulate(schedule: Schedule, profile: Profile, *, shape: ModelShape, layers: int | None = None) -> SimResult:
+def simulate(
+    schedule: Schedule,
+    profile: Profile,
+    *,
+    shape: ModelShape,
+    layers: int | None = None,
+    slowdown: Sequence[float] | None = None,
+) -> SimResult:
     """Time the prefill of a schedule that `verify` has passed, on nodes and links of one profile.
 
     `layers`: how many of the model's layers to simulate; the others are extrapolated from the steady ones between the
-    first and the last, chunk by chunk and node by node. None simulates all. Decode rows are left out. The same
-    arguments give the same result. Raises UserError for a shape that is not the schedule's, and for too few layers.
+    first and the last, chunk by chunk and node by node. None simulates all. Decode rows are left out. `slowdown` [N]:
+    how many times longer each node computes than the profile says (None: 1 for all). The same arguments give the same
+    result. Raises UserError for a shape that is not the schedule's, for too few layers, and for a slowdown below 1.
     """
     _check_shape(schedule, shape)
     num_layers = schedule.meta.num_layers
     ticks = _num_ticks(layers, num_layers)
-    machine = Machine(schedule, profile, row_seconds(schedule, shape, profile).tolist(), ticks)
+    seconds = (
+        row_seconds(schedule, shape, profile) * _slowdown(slowdown, schedule.meta.num_nodes)[schedule.steps["node"]]
+    )
+    machine = Machine(schedule, profile, seconds.tolist(), ticks)
     machine.run()
     finish = _finish(schedule, machine, num_layers)
     trace = to_trace(machine, _meta(schedule, profile, ticks))
@@ -48,6 +61,14 @@ def _check_shape(sched: Schedule, shape: ModelShape) -> None:
         got, expected = getattr(shape, name), getattr(sched.meta, name)
         if got != expected:
             raise UserError(f"got a shape with {name} = {got}: expected {expected}, as in the schedule")
+
+
+def _slowdown(factors: Sequence[float] | None, num_nodes: int) -> Array:
+    """[N] factors of at least 1: with less, a simulated time could be below a lower bound."""
+    out: Array = np.ones(num_nodes) if factors is None else np.array(factors, dtype=np.float64)
+    if out.shape != (num_nodes,) or not (np.isfinite(out) & (out >= 1)).all():
+        raise UserError(f"got slowdown {list(factors or ())}: expected {num_nodes} numbers of at least 1")
+    return out
 
 
 def _num_ticks(layers: int | None, num_layers: int) -> int:
