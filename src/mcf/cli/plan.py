@@ -50,8 +50,8 @@ def plan_command(
     check_window(shape, num_tokens, min_new_tokens=0)
     where = None if profile is None else cluster_of(profile, shape, num_workers=workers, kv_memory_bytes=budget)
     most_new = min(most_new, shape.max_positions - num_tokens)
-    if profile is not None and where is not None and policy is None and save is None:
-        rates = rates_of(profile, where.num_nodes)
+    rates = None if profile is None or where is None else rates_of(profile, where.num_nodes)
+    if profile is not None and where is not None and rates is not None and policy is None and save is None:
         found = compare(shape, where, rates, prompt_tokens=num_tokens, chunk_tokens=chunk, max_tokens=most_new)
         if is_json:
             print(json.dumps({**comparison_numbers(found), "cluster": profile.name}, allow_nan=False))
@@ -67,6 +67,7 @@ def plan_command(
         chunk_tokens=chunk,
         kv_memory_bytes=budget,
         max_tokens=most_new,
+        rates=rates,
         is_for_a_run=False,
     )
     if save is not None:

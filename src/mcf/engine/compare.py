@@ -117,6 +117,7 @@ def compare(
         B=_size(chunk_tokens) or prompt_tokens,
         max_new_tokens=max_tokens,
         S_node=min(budgets, default=None),
+        rates=rates,
     )
     sizes = [job.B] if _size(chunk_tokens) else candidates(job.N, job.S)
     names = [name for name in (*FORMS, *REFERENCES) if LEAST_NODES.get(name, 1) <= job.N]

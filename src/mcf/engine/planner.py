@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from mcf import policies
 from mcf.cluster import Cluster
 from mcf.errors import InfeasibleError, PromptError, UserError
-from mcf.mars import auto_chunk
+from mcf.mars import Rates, auto_chunk
 from mcf.model import ModelShape
 from mcf.policies import PlanRequest
 from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
@@ -42,11 +42,12 @@ def make_plan(
     max_tokens: int = 0,
     topology: str = "switch",
     cluster: Cluster | None = None,
+    rates: Rates | None = None,
     is_for_a_run: bool = True,
 ) -> Plan:
     """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 512 per worker, smaller where memory
-    asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes` and `topology`. A plan that is not
-    `is_for_a_run` keeps its multicasts where there are many workers.
+    asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes` and `topology`; policy `mars` decides
+    by `rates` where they are known. A plan that is not `is_for_a_run` keeps its multicasts for many workers.
 
     Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes,
     UnknownNameError.
@@ -62,6 +63,7 @@ def make_plan(
         prompt_tokens=prompt_tokens,
         chunk_tokens=sizes[0],
         max_new_tokens=max_tokens,
+        rates=rates,
     )
     sched = _first_that_fits(policy, request, sizes)
     if is_for_a_run or num_workers <= MOST_UNICAST:

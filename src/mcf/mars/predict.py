@@ -146,6 +146,20 @@ def _steps(form: Form) -> int:
     return form.job.N + (form.policy == "full")
 
 
+def _grouped(form: Form, k: _Chunks) -> float:
+    """Groups of g: history ahead of time, new KV and queries inside the layer, states back at its end."""
+    N, j, g = k.makers, k.j, form.groups
+    new = (k.B - np.floor(k.B / N)) * k.ml * (N / g - 1) / max(N - 1, 1)
+    routed = (g - 1) * k.n * (j.query_bytes + j.state_bytes)
+    old = form.fetched / j.L / k.link
+    ways = np.maximum(-(-(N // g - 1) // j.stream_slots), k.depth) * k.rates.tau
+    arrived = np.maximum(k.dense, old) + np.maximum((new + routed) / k.link, ways)
+    work = k.attend(N)
+    tail = (k.n * j.state_bytes / k.link + k.depth * k.rates.tau) * (g > 1)
+    layer = np.maximum(k.dense + work, arrived + work / N) + tail + k.merge(N)
+    return k.total(layer, form.fetched + j.L * (new + routed))
+
+
 _TIMES: dict[str, Callable[[Form, _Chunks], float]] = {
     "ring": _ring,
     "zigzag": _ring,
@@ -153,6 +167,7 @@ _TIMES: dict[str, Callable[[Form, _Chunks], float]] = {
     "ulysses": _routed,
     "pd": _pd,
     "pipeline": _pipeline,
+    "mars": _grouped,
 }
 
 

@@ -56,8 +56,12 @@ def read_trace(path: str | PathLike[str]) -> tuple[Trace, Schedule]:
     inner = found.get(KEY) if isinstance(found, dict) else None
     if not isinstance(inner, dict) or inner.get("version") != VERSION:
         raise _refusal(path, f"it has no {KEY!r} entry of version {VERSION}")
-    trace = Trace.from_bytes(_unpack(inner, "trace", path))
-    return trace, from_bytes(_unpack(inner, "schedule", path))
+    trace, sched = Trace.from_bytes(_unpack(inner, "trace", path)), from_bytes(_unpack(inner, "schedule", path))
+    for column, limit in (("row", len(sched)), ("node", sched.meta.num_nodes), ("peer", sched.meta.num_nodes)):
+        values = trace.events[column]
+        if len(values) and not (values.min() >= -1 and values.max() < limit):
+            raise _refusal(path, "its events are not of its schedule")
+    return trace, sched
 
 
 def _pack(data: bytes) -> str:
