@@ -2,6 +2,7 @@
 checkout whose tools only log. A command that is not in `TABLE` fails.
 """
 
+import contextlib
 import inspect
 import io
 import json
@@ -17,12 +18,15 @@ from typing import Any
 import pytest
 
 import mcf.engine.llm
+import netns
 from lab import share
+from launched import TORCHRUN, Running
 from mcf.cli import main
 from mcf.engine.llm import LLM, load
 from mcf.sim import load_profile
 from mcf.testing import make_toy_model
 from mcf.units import parse_bytes
+from netns import all_gone
 from pages import PAGES, ROOT, blocks, commands
 
 SHELL = [block for path in PAGES for block in blocks(path) if block.language in ("sh", "bash", "shell", "console")]
@@ -50,6 +54,9 @@ class Workshop:
     def __init__(self, folder: Path, llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.llm, self.capsys = folder, llm, capsys
         (folder / "report.txt").write_text(REPORT)
+        self.doors = contextlib.ExitStack()
+        self.hosts: list[netns.Host] = []
+        self.started: list[Running] = []
 
     def load(self, model: str, *, workers: int = 2, **options: Any) -> LLM:
         """Stand in for `mcf.load`: the same options, the toy model, the workers that are there."""
@@ -160,6 +167,39 @@ def logs(*expected: str) -> "Runner":
     return run
 
 
+def starts_the_first(shop: Workshop, command: str) -> None:
+    """Start the command for the first of two hosts; the one for the second comes next and waits for both."""
+    if why := netns.why_not():
+        pytest.skip(why)
+    shop.hosts = shop.doors.enter_context(netns.hosts(2))
+    shop.started = [_start(shop, 0, command)]
+
+
+def joins_the_first(shop: Workshop, command: str) -> None:
+    """Run the command for the second host; the first answers."""
+    shop.started.append(_start(shop, 1, command))
+    (code, answer, said), (other_code, nothing, other_said) = (running.end() for running in shop.started)
+    assert (code, other_code) == (0, 0), said + other_said
+    assert (answer.endswith("\n"), nothing) == (True, "")
+    assert "worker 1 of 2 on " in other_said
+    assert "10.0.0.2 over eth0" in other_said
+    assert all_gone(shop.hosts)
+    shop.doors.close()
+
+
+def _start(shop: Workshop, rank: int, command: str) -> Running:
+    """Start a documented torchrun command as it stands, on the toy model."""
+    words = [str(shop.llm.source.folder) if word == "demo" else word for word in shlex.split(command)]
+    assert words[0] == "torchrun"
+    return Running(shop.hosts[rank].inside(TORCHRUN, *words[1:]))
+
+
+def tries_on_one_machine(shop: Workshop, command: str) -> None:
+    words = [str(shop.llm.source.folder) if word == "demo" else word for word in shlex.split(command)]
+    code, answer, said = Running([TORCHRUN, *words[1:]]).end()
+    assert (code, answer[-1:]) == (0, "\n"), said
+
+
 def measures(shop: Workshop, command: str) -> None:
     printed = shop.mcf(command)
     words = shlex.split(command)
@@ -197,11 +237,20 @@ def replays(shop: Workshop, command: str) -> None:
 
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
+HOSTS = (
+    "torchrun --nnodes 2 --nproc-per-node 1 --node-rank {rank} --master-addr 10.0.0.1 --master-port 29500 "
+    "-m mcf run demo --prompt-file report.txt"
+)
 TABLE: dict[str, Runner] = {
     "scripts/setup": logs("pip install"),
     "scripts/demo": demonstrates,
     "scripts/test": logs(*CHECKS, "python -m pytest"),
     "source .venv/bin/activate": logs(),
+    HOSTS.format(rank=0): starts_the_first,
+    HOSTS.format(rank=1): joins_the_first,
+    'torchrun --standalone --nproc-per-node 2 -m mcf run demo --prompt "Why is the sky blue?" --max-tokens 8': (
+        tries_on_one_machine
+    ),
     'mcf run demo --prompt "Why is the sky blue?" --max-tokens 32': answers,
     "mcf run demo --prompt-file report.txt --workers 2 --kv-memory 256MiB --trace run.json": answers,
     'mcf run path/to/model.gguf --prompt "Once upon a time" --raw --temperature 0.7 --top-p 0.9 --seed 1': answers,
@@ -247,11 +296,14 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, llm: LLM, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Workshop:
+def shop(
+    tmp_path: Path, llm: LLM, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Workshop]:
     made = Workshop(tmp_path, llm, capsys)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(mcf.engine.llm, "load", made.load)
-    return made
+    with made.doors:
+        yield made
 
 
 def test_each_command_shown_is_in_the_table() -> None:

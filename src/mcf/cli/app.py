@@ -7,12 +7,13 @@ import typer
 import mcf
 from mcf.cli import app_bench
 from mcf.cli.doctor import doctor_command
-from mcf.cli.options import ChunkTokens, Debug, Dtype, KvMemory, MaxTokens, Model, Policy, Workers
+from mcf.cli.options import ChunkTokens, Debug, Dtype, Interface, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
-from mcf.cli.settings import read_float, read_int, read_timeout
+from mcf.cli.settings import read_float, read_int, read_timeout, read_workers
 from mcf.cli.show import show_command
 from mcf.cli.sim import list_command, sim_command
+from mcf.dist.torchrun import here
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
 from mcf.model import SHAPE_NAMES
 from mcf.policies import NAMES as POLICIES
@@ -54,7 +55,7 @@ def run(
             "--prompt-file", metavar="FILE", show_default=False, help="A UTF-8 text file with the prompt; `-`: stdin."
         ),
     ] = None,
-    workers: Workers = "2",
+    workers: Workers = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
@@ -76,6 +77,7 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
+    interface: Interface = None,
     timeout: Annotated[
         str | None,
         typer.Option(
@@ -93,12 +95,15 @@ def run(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr."""
+    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr.
+
+    Under torchrun its processes are the workers (docs/hosts.md).
+    """
     run_command(
         model,
         prompt=prompt,
         prompt_file=prompt_file,
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
@@ -109,6 +114,7 @@ def run(
         top_p=read_float(top_p, "--top-p"),
         is_raw=raw,
         is_json=json,
+        interface=interface,
         timeout_s=read_timeout(timeout),
         trace=trace,
     )
@@ -135,7 +141,7 @@ def plan(
         typer.Option(
             "--workers",
             metavar="N",
-            show_default="2, or as many as --cluster has",
+            show_default="2, or as many as --cluster has; under torchrun one for each of its processes",
             help="Context-parallel worker processes.",
         ),
     ] = None,
@@ -179,7 +185,7 @@ def plan(
     fits = plan_command(
         model,
         prompt_tokens=prompt_tokens,
-        workers=None if workers is None else read_int(workers, "--workers"),
+        workers=None if workers is None and here() is None else read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
@@ -231,7 +237,7 @@ def doctor(
             metavar="[MODEL]", show_default=False, help="As for `run`: whether it fits, and is the same on every node."
         ),
     ] = None,
-    workers: Workers = "2",
+    workers: Workers = None,
     kv_memory: KvMemory = None,
     dtype: Dtype = "float32",
     measure: Annotated[
@@ -243,6 +249,7 @@ def doctor(
             "--save", metavar="FILE", show_default=False, help="Write what was measured as a cluster profile (.toml)."
         ),
     ] = None,
+    interface: Interface = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of lines.")
     ] = False,
@@ -251,11 +258,12 @@ def doctor(
     """Look at every node before weights load: versions, network, clocks, memory, cores, disk. Exit code 1: an error."""
     is_well = doctor_command(
         model,
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         kv_memory=kv_memory,
         dtype=dtype,
         is_measuring=measure,
         save=save,
+        interface=interface,
         is_json=json,
     )
     if not is_well:

@@ -37,9 +37,18 @@ class Session:
     between two frames, and between two chunks (`mcf.dist.brake`). The loaded model stays for the next one.
     """
 
-    def __init__(self, transport: Transport, brake: Brake | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        brake: Brake | None = None,
+        *,
+        folder: Path | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """`folder` and `num_threads` are this host's own, in place of those that the head names."""
         self._transport = transport
         self._brake = brake or Brake()
+        self._folder, self._num_threads = folder, num_threads
         self._model: LoadedModel | None = None
         self._node: Node | None = None
         self._handlers = {
@@ -76,7 +85,8 @@ class Session:
     def _load(self, frame: Frame, reply: Reply) -> None:
         """Load the model; everything it needs lies in one local folder."""
         faults.point("loading")
-        self._model = load_model(Path(frame["folder"]), frame["dtype"], num_threads=frame["num_threads"])
+        folder = self._folder or Path(frame["folder"])
+        self._model = load_model(folder, frame["dtype"], num_threads=self._num_threads or frame["num_threads"])
         weights = sum(p.numel() * p.element_size() for p in self._model.model.parameters())
         reply("loaded", num_layers=self._model.num_layers, vocab_size=self._model.vocab_size, weight_bytes=weights)
 
