@@ -34,7 +34,7 @@ OPTIONS = {
     "bench compare": {"--across", "--json", "--debug"},
     "sim run": {"--out", "--json", "--profile", "--save-trace", "--debug"},
     "sim list": {"--debug"},
-    "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--json", "--debug"},
+    "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--interface", "--json", "--debug"},
 }
 
 

@@ -76,7 +76,7 @@ def made(num_workers: int) -> Measurement:
         link_bytes_s={edge: 1e6 * (index + 1) for index, edge in enumerate(edges)},
         link_latency_s={edge: 1e-3 * (index + 1) for index, edge in enumerate(edges)},
         port_bytes_s=[5e6 + rank for rank in range(num_workers)] if num_workers > 1 else [0.0],
-        sizes=sizes_of(USUAL, 1),
+        sizes=sizes_of(USUAL),
     )
 
 

@@ -113,7 +113,10 @@ def test_simulated_over_predicted_is_within_a_band(name: str, num_nodes: int) ->
     form = FORMS[name](Job(shape=QWEN, topology=Topology.parse("switch", num_nodes), S=16384, B=256 * num_nodes))
     for preset in PRESETS if num_nodes < 16 else PRESETS[-3:]:
         used = load_profile(preset)
-        took, found = simulate(sched, used, shape=QWEN, layers=3).ttft_s, predict(form, rates(used))
+        took, found = (
+            simulate(sched, used, shape=QWEN, layers=6 if name == "mars" else 4).ttft_s,
+            predict(form, rates(used)),
+        )
         assert (0.75 if name == "mars" and preset == "paper16k-fitted" else 0.94) < took / found.ttft_s < 1.22
         least = bounds(sched, used, shape=QWEN)
         assert found.bound_s <= took

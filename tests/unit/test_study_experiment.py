@@ -142,7 +142,7 @@ def test_profiles_are_found_beside_the_file(tmp_path: Path) -> None:
         ("nodes = 2", "nodes = 2\nmemory = '-1x'", "a multiple above 0 of a node's own share (my.toml, line 2)"),
         ("nodes = 2", "nodes = 2\nmemory = '0x'", "a multiple above 0"),
         ("nodes = 2", "nodes = 2\nmemory = 0", "(my.toml, line 2)"),
-        ("nodes = 2", "nodes = 2\nlayers = 2", "got layers = 2 in my.toml, line 2: expected at least 3, or 'all'"),
+        ("nodes = 2", "nodes = 2\nlayers = 2", "got layers = 2 in my.toml, line 2: expected at least 4, or 'all'"),
         ("nodes = 2", "nodes = 2\nspread = -0.1", "expected a number of at least 0"),
         ("nodes = 2", "nodes = 2\nalpha = -1", "expected a number of at least 0, or inf"),
         ("nodes = 2", "nodes = 2\nstream_slots = 0", "expected at least 1"),
@@ -232,7 +232,8 @@ def test_slower_nodes_take_longer_by_seed_and_never_beat_a_bound() -> None:
 
 
 def test_extrapolated_and_full_simulations_have_the_same_bytes() -> None:
-    few, every = Lab().row(case(layers=3)), Lab().row(case(layers=None))
-    assert (few.simulated_layers, every.simulated_layers) == (3, 4)
+    deeper = replace(case().shape, num_layers=6)
+    few, every = Lab().row(case(layers=4, shape=deeper)), Lab().row(case(layers=None, shape=deeper))
+    assert (few.simulated_layers, every.simulated_layers) == (4, 6)
     assert few.traffic_bytes == every.traffic_bytes
     assert few.peak_kv_bytes == every.peak_kv_bytes

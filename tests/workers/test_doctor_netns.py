@@ -13,6 +13,7 @@ import pytest
 
 from doctored import problems, spoil, survey
 from mcf.engine.doctor import ERROR, WARNING
+from netns import why_not
 
 PREFIX = "mcfd"  # of names of namespaces and links
 PEER = "10.214.1.2"
@@ -47,20 +48,10 @@ def three_cards() -> Iterator[str]:
             etc.rmdir()
 
 
-def _why_not() -> str:
-    probe = f"{PREFIX}probe{os.getpid()}"
-    try:
-        if _ip("netns", "add", probe, check=False).returncode:
-            return "needs the right to make network namespaces (root)"
-    except FileNotFoundError:
-        return "needs `ip` (Debian: iproute2)"
-    _ip("netns", "del", probe)
-    return ""
-
-
 @pytest.mark.dist
-@pytest.mark.skipif(bool(_why_not()), reason="needs root and iproute2 for network namespaces")
 def test_the_card_that_leads_to_the_others_is_named():
+    if why := why_not():
+        pytest.skip(why)
     with three_cards() as name:
         done = _ip("netns", "exec", name, sys.executable, "-c", LOOK)
     facts = json.loads(done.stdout)

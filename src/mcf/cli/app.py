@@ -7,7 +7,7 @@ import typer
 import mcf
 from mcf.cli import app_bench
 from mcf.cli.doctor import doctor_command
-from mcf.cli.options import ChunkTokens, Debug, Dtype, KvMemory, MaxTokens, Model, Policy, Workers
+from mcf.cli.options import ChunkTokens, Debug, Dtype, Interface, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
 from mcf.cli.settings import read_float, read_int, read_timeout, read_workers
@@ -77,15 +77,7 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
-    interface: Annotated[
-        str | None,
-        typer.Option(
-            "--interface",
-            metavar="NAME",
-            show_default="the one that leads to MASTER_ADDR",
-            help="Under torchrun: the network interface that carries the run, for example eth0 (or set MCF_INTERFACE).",
-        ),
-    ] = None,
+    interface: Interface = None,
     timeout: Annotated[
         str | None,
         typer.Option(
@@ -257,6 +249,7 @@ def doctor(
             "--save", metavar="FILE", show_default=False, help="Write what was measured as a cluster profile (.toml)."
         ),
     ] = None,
+    interface: Interface = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of lines.")
     ] = False,
@@ -270,6 +263,7 @@ def doctor(
         dtype=dtype,
         is_measuring=measure,
         save=save,
+        interface=interface,
         is_json=json,
     )
     if not is_well:

@@ -34,16 +34,27 @@ def doctor_command(
     dtype: str,
     is_measuring: bool,
     save: str | None,
+    interface: str | None,
     is_json: bool,
 ) -> bool:
-    """Examine, measure where asked, save and print; return whether no node has an error. Raises UserError kinds."""
+    """Examine, measure where asked, save and print; return whether no node has an error. Raises UserError kinds.
+
+    In a torchrun process other than rank 0 it obeys the doctor of rank 0 and raises SystemExit(0).
+    """
     check_workers(workers)
     budget, dtype = read_budget(kv_memory), read_dtype(dtype)
     if save is not None:
         if not is_measuring:
             raise UserError("got --save without --measure: expected both, since measured numbers are what is saved")
         check_profile_target(save)
-    found = visit(model, workers=workers, kv_memory_bytes=budget, dtype=dtype, is_measuring=is_measuring)
+    found = visit(
+        model,
+        workers=workers,
+        kv_memory_bytes=budget,
+        dtype=dtype,
+        is_measuring=is_measuring,
+        interface=interface,
+    )
     if save is not None and found.measured is not None:
         write_text(save, _profile_text(found, found.measured, Path(save).stem), what="the cluster profile")
     if is_json:

@@ -17,7 +17,12 @@ from mcf.dist.torchrun import here
 from mcf.errors import LawError, McfError
 
 PROGRAM = "mcf"
-_JOINING = (("run",), ("bench", "prefill"), ("bench", "decode"))  # all processes of a torchrun world take part
+_JOINING = (
+    ("run",),
+    ("doctor",),
+    ("bench", "prefill"),
+    ("bench", "decode"),
+)  # all processes of a torchrun world take part
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 

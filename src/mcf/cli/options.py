@@ -59,3 +59,12 @@ Dtype = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, the worker's too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of a table.")]
+Interface = Annotated[
+    str | None,
+    typer.Option(
+        "--interface",
+        metavar="NAME",
+        show_default="the one that leads to MASTER_ADDR",
+        help="Under torchrun: the network interface that carries the run, for example eth0 (or set MCF_INTERFACE).",
+    ),
+]

@@ -91,7 +91,9 @@ def _draw_panel(axes: "Axes", panel: Panel) -> None:
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     axes.grid(alpha=0.3)
     if panel.is_log_x:
+        ticks = sorted({x for line in panel.lines for x, _ in line.points})
         axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     if panel.is_log_y:
         axes.set_yscale("log")
     else:

@@ -82,6 +82,11 @@ class Hosts:
         board.post("head", json.dumps(found))
 
     @property
+    def address(self) -> str:
+        """Where the others reach this host."""
+        return self._interface.address
+
+    @property
     def worker_options(self) -> Mapping[str, str]:
         """Options of the local worker's program."""
         return {"host": self.place.master_addr, "address": self._interface.address}

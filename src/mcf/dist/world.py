@@ -157,6 +157,17 @@ class World:
         """Whether another launcher has started the workers, so that they cannot be started again from here."""
         return self._hosts is not None
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where the workers reach each other, by rank: on loopback, or where connections to the head came from."""
+        own = LOOPBACK if self._hosts is None else self._hosts.address
+        return [worker.peer if isinstance(worker, RemoteWorker) else own for worker in self._processes]
+
+    @property
+    def fingerprints(self) -> dict[int, str]:
+        """What workers on other hosts say of their model, by rank."""
+        return {rank: frame["fingerprint"] for rank, frame in self._models.items()}
+
     def log(self, rank: int) -> str:
         """Return the tail of what worker `rank` has printed, for diagnosis."""
         return self._processes[rank].printed()

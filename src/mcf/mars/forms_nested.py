@@ -68,6 +68,9 @@ class _Count:
     def routed(self, decided: NestedChunk) -> None:
         """Queries inside the groups, and one state back for each."""
         j, g, c = self.j, decided.g, decided.chunk
+        if j.T[c].min() > 0 and not j.has_relays:
+            self._all_ask(g, j.t[c])
+            return
         asks = _asks(j, c, g)
         sent = asks * j.t[c][:, None]
         query, state = j.query_bytes * j.L, j.state_bytes * j.L
@@ -76,6 +79,16 @@ class _Count:
         self.state += int((sent.T * j.hops).sum()) * state
         self.into += sent.sum(0) * query + sent.sum(1) * state
         self.out += asks.any(1) * j.t[c] * query + sent.sum(0) * state
+
+    def _all_ask(self, g: int, tokens: Array) -> None:
+        """Everybody with tokens asks the whole group."""
+        j = self.j
+        query, state = j.query_bytes * j.L, j.state_bytes * j.L
+        asked, own = np.repeat(tokens.reshape(-1, g).sum(1), g) - tokens, (g - 1) * tokens
+        self.query += int(own.sum()) * query
+        self.state += int(own.sum()) * state
+        self.into += asked * query + own * state
+        self.out += tokens * query + asked * state
 
 
 def _edges(j: Job, q: int, asked: Array) -> int:

@@ -11,10 +11,12 @@ notes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from itertools import pairwise
 
 import numpy as np
 
+from mcf.mars.chunk import PAGE_TOKENS
 from mcf.mars.groups import sizes
 from mcf.mars.job import Job
 from mcf.mars.solve import NEAR
@@ -79,7 +81,11 @@ class _State:
         j = self.j
         self.budget = None if j.S_node is None else j.S_node
         self.own = (j.pages(j.T[1:]) + j.reserve_pages(j.T[-1])).max(1) * j.L
-        self.block = j.pages(j.t).max(1) * j.L  # pages of a copy of one maker's block, all layers
+        block = j.pages(j.t).max(1) * j.L  # pages of a copy of one maker's block, all layers
+        self.block: list[int] = block.tolist()
+        self.blocks_before: list[int] = [0, *block.cumsum().tolist()]
+        self.tokens_before: list[float] = j.T.mean(1).tolist()
+        self.known: dict[Run, int] = {}
 
     def decide(self, chunk: int, rates: Rates | None) -> NestedChunk:
         """Choose g, drop what has no room, keep what has."""
@@ -97,27 +103,29 @@ class _State:
 
     def held(self) -> int:
         """Pages of all copies."""
-        return sum(
-            count * int(self.block[lo:hi].sum())
-            for count, runs in zip(self.levels.makers, self.kept, strict=True)
-            for lo, hi in runs
-        )
+        return sum(self._held(level) for level in range(len(self.kept)))
+
+    def _held(self, level: int) -> int:
+        before = self.blocks_before
+        return self.levels.makers[level] * sum(before[hi] - before[lo] for lo, hi in self.kept[level])
 
     def slots(self, chunk: int, k: int, kept: Sequence[Sequence[Run]], news: Sequence[bool] = ()) -> int:
         """Pages of streams at most: history of the class that is not held, a layer ahead, and new blocks."""
         j, total, late = self.j, 0, []
+        in_turn = k == 0 and not j.has_relays
         for level in range(k, len(self.levels.makers)):
             count = self.levels.makers[level]
             missing = self.levels.missing(kept[level], chunk)
             history = sum(self._pages(run) for run in missing) * (j.ahead + 1)
-            new = 0 if news and news[level] else int(self.block[chunk]) // j.L
+            new = 0 if news and news[level] else self.block[chunk] // j.L
             total += count * history * j.ahead
-            late += [new + history * (1 - j.ahead)] * count
-        in_turn = k == 0 and not j.has_relays
-        return total + sum(sorted(late, reverse=True)[: j.stream_slots] if in_turn else late)
+            late += [new + history * (1 - j.ahead)] * (min(count, j.stream_slots) if in_turn else count)
+        return total + sum(nlargest(j.stream_slots, late) if in_turn else late)
 
     def _pages(self, run: Run) -> int:
-        return int(self.j.pages(self.j.T[run[1]] - self.j.T[run[0]]).max())
+        if run not in self.known:
+            self.known[run] = int(self.j.pages(self.j.T[run[1]] - self.j.T[run[0]]).max())
+        return self.known[run]
 
     def _drop(self, chunk: int, k: int) -> tuple[tuple[Run, ...], ...]:
         """Drop copies, lowest level and youngest first, until the rest and the slots fit."""
@@ -134,7 +142,7 @@ class _State:
 
     def _keep(self, chunk: int, k: int, level: int) -> bool:
         """Keep a level's new blocks if they are delivered and there is room beside all slots."""
-        size = self.levels.makers[level] * int(self.block[chunk])
+        size = self.levels.makers[level] * self.block[chunk]
         if level < k or self.held() + self.slots(chunk, k, self.kept) + size > self.room(chunk):
             return False
         runs = self.kept[level]
@@ -164,13 +172,13 @@ class _State:
         j, g = self.j, self.levels.sizes[k]
         over = max(0, self.held() + self.slots(chunk, k, self.kept) - self.room(chunk))
         tokens = 0.0
+        before = self.tokens_before
         for level, (count, runs) in enumerate(zip(self.levels.makers, self.kept, strict=True)):
-            held = count * sum(int(self.block[lo:hi].sum()) for lo, hi in runs)
-            gone = min(held, over)
+            gone = min(self._held(level), over)
             over -= gone
             if level >= k:
-                mean = float(sum((j.T[hi] - j.T[lo]).mean() for lo, hi in self.levels.missing(runs, chunk)))
-                tokens += count * mean + gone / max(j.L, 1) * 64
+                missing = self.levels.missing(runs, chunk)
+                tokens += count * sum(before[hi] - before[lo] for lo, hi in missing) + gone / j.L * PAGE_TOKENS
         t = float(j.t[chunk].mean())
         new = (j.N / g - 1) * t * j.shape.kv_token_bytes
         routed = (g - 1) * t * (j.query_bytes + j.state_bytes) * j.L

@@ -86,12 +86,12 @@ class _Chunks:
 
 
 def _kv(form: Form, k: _Chunks, steps: int) -> float:
-    """Policies that bring KV to the queries: history ahead of time, new KV inside the layer, behind it on the link."""
+    """Policies that bring KV to the queries: new KV inside the layer, history ahead of time where the link is free."""
     new = (k.B - np.floor(k.B / k.makers)) * k.ml * (k.makers > 1)
     old = form.fetched / k.j.L / k.link
     ways = 1 if form.policy == "full" else -(-(k.makers - 1) // k.j.stream_slots)  # a receive waits for a slot
     way = np.maximum(new / k.link + k.depth * k.rates.tau, ways * k.rates.tau)
-    arrived = np.maximum(k.dense, old) + way * (new > 0)
+    arrived = k.dense + way * (new > 0)
     work = k.attend(steps)
     layer = np.maximum(k.dense + work, arrived + work / k.makers * (old > 0)) + k.merge(steps)
     return k.total(layer, form.fetched + k.j.L * new)

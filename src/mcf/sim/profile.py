@@ -130,6 +130,11 @@ class Profile:
         ends = [self.nodes[node].numbers.get("link_bytes_s", self.link_bytes_s) for node in (a, b) if self.nodes]
         return self.links.get((a, b), {}).get("link_bytes_s", min(ends, default=self.link_bytes_s))
 
+    def port_rate(self, node: int) -> float:
+        """Bytes per second of a node's port on a switch, each way."""
+        own = self.nodes[node].numbers if self.nodes else {}
+        return own.get("link_bytes_s", self.link_bytes_s)
+
     def link_latency(self, a: int, b: int) -> float:
         """Seconds from node a to node b for the least message."""
         return self.links.get((a, b), {}).get("link_latency_s", self.link_latency_s)

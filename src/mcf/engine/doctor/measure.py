@@ -1,6 +1,6 @@
 """Measure a joined world: every worker's rates, all at once, and every link."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +45,14 @@ class Measurement:
     sizes: Mapping[str, Any]
 
 
-def measure(world: World, *, num_threads: int, shape: ModelShape | None = None) -> Measurement:
-    """Measure a world that has joined, about 10 seconds for two workers. Raises RunError kinds."""
-    ranks, sizes = range(world.num_workers), sizes_of(shape or USUAL, num_threads)
-    world.broadcast("measure_compute", sizes=sizes)
+def measure(world: World, *, num_threads: Sequence[int], shape: ModelShape | None = None) -> Measurement:
+    """Measure a world that has joined, with that many threads by rank; about 10 seconds for two workers.
+
+    Raises RunError kinds.
+    """
+    ranks, sizes = range(world.num_workers), sizes_of(shape or USUAL)
+    for rank in ranks:
+        world.send(rank, "measure_compute", sizes={**sizes, "num_threads": num_threads[rank]})
     compute = world.wait_for("measured_compute")
     pairs = world.num_workers * (world.num_workers - 1)
     seconds = min(MOST_LINK_S, max(LEAST_LINK_S, LINK_SECONDS / max(1, pairs)))
@@ -64,7 +68,7 @@ def measure(world: World, *, num_threads: int, shape: ModelShape | None = None) 
     )
 
 
-def sizes_of(shape: ModelShape, num_threads: int) -> dict[str, Any]:
+def sizes_of(shape: ModelShape) -> dict[str, Any]:
     """Return the sizes of the work for a model: those of one of its layers, and of a usual chunk."""
     return {
         "tokens": CHUNK_TOKENS,
@@ -75,6 +79,5 @@ def sizes_of(shape: ModelShape, num_threads: int) -> dict[str, Any]:
         "kv_heads": shape.num_kv_heads,
         "head_dim": shape.head_dim,
         "stream_bytes": STREAM_BYTES,
-        "num_threads": num_threads,
         "seconds": SECONDS,
     }
