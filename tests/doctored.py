@@ -29,6 +29,7 @@ def facts(rank: int, machine: int) -> dict[str, Any]:
         "interfaces": [nic("lo", "127.0.0.1"), nic("eth0", address)],
         "ways": {},
         "machine": f"boot-{machine}",
+        "system": "Linux 6.1 x86_64",
         "memory": {
             "total_bytes": 16 * GIB,
             "available_bytes": 15 * GIB,

@@ -61,14 +61,16 @@ def with_budgets(asked: PlanRequest, *budgets: int | None) -> PlanRequest:
 
 @st.composite
 def requests(draw: st.DrawFn, *, max_tokens: int = 600) -> PlanRequest:
-    """Requests without budgets: all shapes of prompt, ring and switch, with two or three stream slots."""
+    """Requests without budgets: all shapes of prompt, several topologies, with two or three stream slots."""
     num_nodes = draw(st.integers(1, 6))
     prompt_tokens = draw(st.integers(1, 20) | st.integers(1, max_tokens))
     return PlanRequest(
         shape=small_shape(draw(st.sampled_from([1, 2, 5]))),
         cluster=Cluster(
             nodes=(NodeSpec(),) * num_nodes,
-            topology=Topology(name=draw(st.sampled_from(["switch", "ring"])), num_nodes=num_nodes),
+            topology=Topology(
+                name=draw(st.sampled_from(["switch", "ring", "mesh", "tree", "ring:one-way"])), num_nodes=num_nodes
+            ),
         ),
         prompt_tokens=prompt_tokens,
         chunk_tokens=draw(st.integers(max(1, prompt_tokens // 9), prompt_tokens + 3)),

@@ -10,8 +10,6 @@ Prints one line per case and writes a JSON file with versions, machine, seed and
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mcf.attn import bf16
 from mcf.attn.kernels import TorchState, attend_decode, attend_spans, merge_states
+from mcf.bench.environment import environment, load
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 HEADS = [(9, 3, 64), (4, 4, 64), (32, 8, 128)]  # query heads, KV heads, head size
@@ -118,6 +118,9 @@ def prefill_calls(q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[str, Callab
     yield "fused folded, pool views", raw_call(q, k, v, folded=True)
     yield "fused folded, packed", raw_call(q, *packed, folded=True)
     span = [(num_keys, num_keys + num_rows)]
+    if q.dtype is torch.bfloat16:
+        heads_first = q.view(num_rows, k.shape[1], -1, q.shape[2]).transpose(0, 1).reshape(k.shape[1], -1, q.shape[2])
+        yield "products, exponential inside", lambda: bf16.attend(heads_first, k, v, SCALE)
     yield "attend_spans, one run", lambda: attend_spans(q, span, [(k, v, 0)], SCALE)
     spread = torch.stack([k, v], 1).view(-1, 64, 2, *k.shape[1:]).repeat_interleave(2, 0)[::2]
     runs = [(page[:, 0], page[:, 1], 64 * i) for i, page in enumerate(spread)]
@@ -180,14 +183,6 @@ def merge_case(peak: float, repeats: int) -> Case:
     return Case(name="merge_states, four", dtype="float32", heads=(9, 9, 64), best_s=taken, **sizes)
 
 
-def cpu_name() -> str:
-    """Return the CPU's own name where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def main() -> None:
     """Run all cases, print them and write the results."""
     parser = argparse.ArgumentParser(description="Measure partial attention on this machine's CPU.")
@@ -199,19 +194,18 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     measured = []
-    load_before = os.getloadavg()[0]
+    where = environment(["python", *sys.argv])
     with torch.inference_mode():
         for case in cases(options.repeats):
             print(case.line(), flush=True)
             measured.append({**asdict(case), "achieved_of_bound": round(case.achieved, 4)})
     result = {
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "machine": {"cpu": cpu_name(), "capability": torch.backends.cpu.get_cpu_capability()},
+        **where,
+        "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": options.threads,
         "seed": options.seed,
         "repeats": options.repeats,
-        "load_before_and_after": [load_before, os.getloadavg()[0]],  # numbers of a busy machine mean little
-        "command": "python " + " ".join(["benchmarks/kernels/run.py", *sys.argv[1:]]),
+        "load_after": load(),  # numbers of a busy machine mean little
         "cases": measured,
     }
     options.out.mkdir(parents=True, exist_ok=True)

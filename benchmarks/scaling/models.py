@@ -12,8 +12,8 @@ from mcf.engine.gguf_cache import default_root
 from mcf.engine.source import resolve
 from mcf.testing.toytok import make_toy_tokenizer
 
-DEMO, QWEN = "SmolLM2-135M", "Qwen2.5-0.5B"
-_QWEN_SHAPE = {
+NAMES = {"smollm": "SmolLM2-135M", "qwen": "Qwen2.5-0.5B's shape, random weights"}
+_QWEN = {
     "num_hidden_layers": 24,
     "hidden_size": 896,
     "num_attention_heads": 14,
@@ -28,8 +28,10 @@ _QWEN_SHAPE = {
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder of a model; the random weights of Qwen2.5-0.5B's shape are made once, into the cache."""
-    return resolve("demo").folder if name == DEMO else _random_qwen(default_root() / "bench" / "qwen2.5-0.5b-random")
+    """Return the folder of a model of `NAMES`; the random weights are made once, into the cache folder."""
+    return (
+        resolve("demo").folder if name == "smollm" else _random_qwen(default_root() / "bench" / "qwen2.5-0.5b-random")
+    )
 
 
 def _random_qwen(folder: Path) -> Path:
@@ -38,7 +40,7 @@ def _random_qwen(folder: Path) -> Path:
     half_made = folder.with_name(f"{folder.name}.{os.getpid()}")
     library: Any = transformers  # its model classes are not annotated
     torch.manual_seed(0)
-    model = library.Qwen2ForCausalLM(library.Qwen2Config(**_QWEN_SHAPE)).to(torch.bfloat16)
+    model = library.Qwen2ForCausalLM(library.Qwen2Config(**_QWEN)).to(torch.bfloat16)
     shutil.rmtree(half_made, ignore_errors=True)
     model.save_pretrained(half_made)
     make_toy_tokenizer(half_made)

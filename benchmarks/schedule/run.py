@@ -8,16 +8,13 @@ Prints one line per phase and writes a JSON object: CPU seconds and rows per sec
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
+from mcf.bench.environment import environment
 from mcf.cluster import Cluster
 from mcf.model import ModelShape
 from mcf.policies import NAMES, PlanRequest, plan
@@ -82,16 +79,6 @@ def measure(policy: str, num_nodes: int, num_rows: int) -> dict[str, Any]:
     }
 
 
-def environment() -> dict[str, Any]:
-    """Where and how this was measured; nothing here is random, so there is no seed."""
-    return {
-        "command": " ".join(["python", *sys.argv]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
-        "load": os.getloadavg()[0],
-    }
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="build and verify a large schedule")
@@ -100,7 +87,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "latest.json")
     args = parser.parse_args()
-    result = environment() | measure(args.policy, args.nodes, args.rows)
+    result = environment(["python", *sys.argv]) | measure(args.policy, args.nodes, args.rows)
     num_rows = result["num_rows"]
     print(f"{args.policy}: {num_rows} rows, {args.nodes} nodes, {result['num_chunks']} chunks")
     for phase in ("build_s", "to_bytes_s", "verify_s"):

@@ -91,8 +91,8 @@ class RunError(McfError, RuntimeError):
 class WorkerLostError(RunError):
     """A worker process died."""
 
-    def __init__(self, rank: int, phase: str, why: str) -> None:
-        super().__init__(f"worker {rank} was lost during {phase}: {why}")
+    def __init__(self, rank: int, phase: str, why: str, *, host: str = "") -> None:
+        super().__init__(f"{_worker(rank, host)} was lost during {phase}: {why}")
         self.rank = rank
         self.phase = phase
 
@@ -100,8 +100,8 @@ class WorkerLostError(RunError):
 class WorkerSilentError(RunError):
     """A worker process is alive but sends no heartbeats."""
 
-    def __init__(self, rank: int, phase: str, silent_s: float) -> None:
-        super().__init__(f"worker {rank} went silent during {phase}: no heartbeat for {silent_s:.1f} s")
+    def __init__(self, rank: int, phase: str, silent_s: float, *, host: str = "") -> None:
+        super().__init__(f"{_worker(rank, host)} went silent during {phase}: no heartbeat for {silent_s:.1f} s")
         self.rank = rank
         self.phase = phase
 
@@ -109,8 +109,8 @@ class WorkerSilentError(RunError):
 class WorkerFailedError(RunError):
     """A worker reported an error of its own and cannot go on."""
 
-    def __init__(self, rank: int, phase: str, why: str) -> None:
-        super().__init__(f"worker {rank} failed during {phase}: {why}")
+    def __init__(self, rank: int, phase: str, why: str, *, host: str = "") -> None:
+        super().__init__(f"{_worker(rank, host)} failed during {phase}: {why}")
         self.rank = rank
         self.phase = phase
 
@@ -139,3 +139,7 @@ class RequestCancelledError(RunError):
 
 class TransportError(RunError):
     """A link to a peer broke or timed out."""
+
+
+def _worker(rank: int, host: str) -> str:
+    return f"worker {rank} on {host}" if host else f"worker {rank}"

@@ -45,3 +45,11 @@ def test_bad_input_is_one_line(args, says):
     done = mcf("doctor", *args)
     assert (done.code, done.out, done.left) == (2, "", [])
     assert says in done.error
+
+
+def test_save_without_measure_or_toml_is_refused_before_any_work(tmp_path):
+    done = mcf("doctor", "--save", str(tmp_path / "c.toml"))
+    assert (done.code, done.out) == (2, "")
+    assert "--save without --measure" in done.error
+    assert "ends in .toml" in mcf("doctor", "--measure", "--save", str(tmp_path / "c.txt")).error
+    assert "no directory" in mcf("doctor", "--measure", "--save", str(tmp_path / "no" / "c.toml")).error

@@ -16,13 +16,25 @@ SHARED = {"--workers", "--policy", "--chunk-tokens", "--kv-memory", "--max-token
 BENCH = (SHARED - {"--max-tokens"}) | {"--prompt-tokens", "--threads", "--rounds", "--warmup", "--seed", "--save"}
 OPTIONS = {
     "run": SHARED
-    | {"--prompt", "--prompt-file", "--seed", "--temperature", "--top-p", "--raw", "--timeout", "--trace"},
-    "plan": SHARED | {"--prompt-tokens", "--save"},
-    "show": {"--verify", "--debug"},
+    | {
+        "--prompt",
+        "--prompt-file",
+        "--seed",
+        "--temperature",
+        "--top-p",
+        "--raw",
+        "--timeout",
+        "--interface",
+        "--trace",
+    },
+    "plan": SHARED | {"--prompt-tokens", "--cluster", "--save"},
+    "show": {"--verify", "--play", "--out", "--debug"},
     "bench prefill": BENCH,
     "bench decode": BENCH | {"--max-tokens"},
     "bench compare": {"--across", "--json", "--debug"},
-    "doctor": {"--workers", "--kv-memory", "--dtype", "--json", "--debug"},
+    "sim run": {"--out", "--json", "--profile", "--save-trace", "--debug"},
+    "sim list": {"--debug"},
+    "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--interface", "--json", "--debug"},
 }
 
 
@@ -60,7 +72,7 @@ def test_each_command_explains_each_option(name: str) -> None:
 def test_help_states_units_and_defaults() -> None:
     text = " ".join(run_mcf("run", "--help").out.replace("│", " ").split())
     for words in (
-        "[default: 2]",
+        "(2; under torchrun one for each of its processes)",
         "[default: mars-paper]",
         "256MiB",
         "(no limit)",

@@ -129,3 +129,55 @@ def test_files_that_cannot_be_saved_or_shown(toy, tmp_path, capsys) -> None:
     assert "cannot write the schedule" in capsys.readouterr().err
     assert main(["show", str(tmp_path / "none")]) == 2
     assert "expected a schedule saved by `mcf plan --save`" in capsys.readouterr().err
+
+
+CLUSTER = ("plan", "--prompt-tokens", "200", "--policy", "gather", "--cluster")
+
+
+def test_a_cluster_predicts_the_time_and_says_what_limits(toy, capsys) -> None:
+    assert main([*CLUSTER, "cpu-1g", str(toy), "--workers", "3"]) == 0
+    table = capsys.readouterr().out
+    assert "3 workers" in table
+    assert re.search(r"^predicted +\d.* to the first token, \d+\.\d\d times the bound$", table, flags=re.MULTILINE)
+    assert re.search(r"^what limits +\w.*: at least ", table, flags=re.MULTILINE)
+    assert main([*CLUSTER, "paper16k-fitted", str(toy)]) == 0
+    assert "no such hardware exists" in capsys.readouterr().out
+
+
+def test_a_cluster_in_json(toy, capsys) -> None:
+    assert main([*CLUSTER, "cpu-1g", str(toy), "--json", "--kv-memory", "1MiB"]) == 0
+    found = check_json(capsys.readouterr().out, "plan")
+    assert found["workers"] == 2
+    assert found["kv_budget_bytes"] == 2**20
+    told = found["prediction"]
+    assert told["bound_s"] == max(told["bounds"].values()) <= told["ttft_s"]
+    assert f"{told['limit']}_s" in told["bounds"]
+    assert main(["plan", "--prompt-tokens", "200", str(toy), "--json"]) == 0
+    assert check_json(capsys.readouterr().out, "plan")["prediction"] is None
+
+
+def test_workers_and_budgets_of_a_cluster_file(toy, capsys, tmp_path) -> None:
+    numbers = ("flops_s", "memory_bytes_s", "memory_bytes", "link_bytes_s", "link_latency_s", "step_overhead_s")
+    text = 'name = "three"\nphysical = true\n' + "".join(
+        f'[{name}]\nvalue = 1e9\nsource = "x"\n' for name in (*numbers, "weight_bytes")
+    )
+    text = text.replace("[weight_bytes]\nvalue = 1e9", "[weight_bytes]\nvalue = 4")
+    nodes = [f'[[nodes]]\nsource = "x"\nkv_budget_bytes = {size}\n' for size in (1 << 20, 2 << 20, 3 << 20)]
+    path = tmp_path / "three.toml"
+    path.write_text(text + "".join(nodes))
+    assert main([*CLUSTER, str(path), str(toy)]) == 0
+    table = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in table.splitlines() if line.startswith("node ")] == [
+        "node 0",
+        "node 1",
+        "node 2",
+    ]
+    assert all(size in table for size in ("1 MiB", "2 MiB", "3 MiB"))
+    path.write_text(text + "".join(nodes).replace("kv_budget_bytes", "kv_budjet_bytes", 1))
+    assert main([*CLUSTER, str(path), str(toy)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "three.toml, line 26: did you mean 'nodes.kv_budget_bytes'" in error
+    for name, says in (("cpu-1", "did you mean 'cpu-1g'"), (str(tmp_path / "no.toml"), "cannot read the profile")):
+        assert main([*CLUSTER, name, str(toy)]) == 2
+        assert says in capsys.readouterr().err

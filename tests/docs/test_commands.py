@@ -2,6 +2,7 @@
 checkout whose tools only log. A command that is not in `TABLE` fails.
 """
 
+import contextlib
 import inspect
 import io
 import json
@@ -17,10 +18,15 @@ from typing import Any
 import pytest
 
 import mcf.engine.llm
+import netns
+from lab import share
+from launched import TORCHRUN, Running
 from mcf.cli import main
 from mcf.engine.llm import LLM, load
+from mcf.sim import load_profile
 from mcf.testing import make_toy_model
 from mcf.units import parse_bytes
+from netns import all_gone
 from pages import PAGES, ROOT, blocks, commands
 
 SHELL = [block for path in PAGES for block in blocks(path) if block.language in ("sh", "bash", "shell", "console")]
@@ -48,6 +54,9 @@ class Workshop:
     def __init__(self, folder: Path, llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.llm, self.capsys = folder, llm, capsys
         (folder / "report.txt").write_text(REPORT)
+        self.doors = contextlib.ExitStack()
+        self.hosts: list[netns.Host] = []
+        self.started: list[Running] = []
 
     def load(self, model: str, *, workers: int = 2, **options: Any) -> LLM:
         """Stand in for `mcf.load`: the same options, the toy model, the workers that are there."""
@@ -122,7 +131,23 @@ def examines(shop: Workshop, command: str) -> None:
     if "--json" in command:
         assert json.loads(printed)["ok"]
     else:
-        assert [line.split()[1] for line in printed.splitlines()][:4] == ["versions", "network", "ports", "clocks"]
+        assert [line.split()[1] for line in printed.splitlines() if line][:4] == [
+            "versions",
+            "network",
+            "ports",
+            "clocks",
+        ]
+
+
+def saves_a_cluster(shop: Workshop, command: str) -> None:
+    sizes = dict(SECONDS=0.01, STREAM_BYTES=1 << 20, PAST_TOKENS=64, PROBE_BYTES=1 << 12, MOST_BYTES=1 << 16)
+    sizes |= dict(CHUNK_TOKENS=16)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(f"mcf.engine.doctor.measure.{name}", value)
+        examines(shop, command)
+    words = shlex.split(command)
+    assert load_profile(shop.folder / words[words.index("--save") + 1]).num_nodes == 2
 
 
 def demonstrates(shop: Workshop, command: str) -> None:
@@ -142,6 +167,39 @@ def logs(*expected: str) -> "Runner":
     return run
 
 
+def starts_the_first(shop: Workshop, command: str) -> None:
+    """Start the command for the first of two hosts; the one for the second comes next and waits for both."""
+    if why := netns.why_not():
+        pytest.skip(why)
+    shop.hosts = shop.doors.enter_context(netns.hosts(2))
+    shop.started = [_start(shop, 0, command)]
+
+
+def joins_the_first(shop: Workshop, command: str) -> None:
+    """Run the command for the second host; the first answers."""
+    shop.started.append(_start(shop, 1, command))
+    (code, answer, said), (other_code, nothing, other_said) = (running.end() for running in shop.started)
+    assert (code, other_code) == (0, 0), said + other_said
+    assert (answer.endswith("\n"), nothing) == (True, "")
+    assert "worker 1 of 2 on " in other_said
+    assert "10.0.0.2 over eth0" in other_said
+    assert all_gone(shop.hosts)
+    shop.doors.close()
+
+
+def _start(shop: Workshop, rank: int, command: str) -> Running:
+    """Start a documented torchrun command as it stands, on the toy model."""
+    words = [str(shop.llm.source.folder) if word == "demo" else word for word in shlex.split(command)]
+    assert words[0] == "torchrun"
+    return shop.doors.enter_context(Running(shop.hosts[rank].inside(TORCHRUN, *words[1:])))
+
+
+def tries_on_one_machine(shop: Workshop, command: str) -> None:
+    words = [str(shop.llm.source.folder) if word == "demo" else word for word in shlex.split(command)]
+    code, answer, said = Running([TORCHRUN, *words[1:]]).end()
+    assert (code, answer[-1:]) == (0, "\n"), said
+
+
 def measures(shop: Workshop, command: str) -> None:
     printed = shop.mcf(command)
     words = shlex.split(command)
@@ -150,13 +208,49 @@ def measures(shop: Workshop, command: str) -> None:
         assert json.loads(text)["achieved_of_bound"] > 0
 
 
+def simulates(shop: Workshop, command: str) -> None:
+    shutil.copytree(ROOT / "examples", shop.folder / "examples", dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        share(patch)
+        printed = shop.mcf(command)
+    words = shlex.split(command)
+    if "--json" in words:
+        assert json.loads(printed)["rows"]
+    elif "run" in words:
+        assert "TTFT (model)" in printed
+    if "--out" in words:
+        assert list((shop.folder / words[words.index("--out") + 1]).glob("*.html"))
+    if "--save-trace" in words:
+        assert json.loads((shop.folder / words[words.index("--save-trace") + 1]).read_text())["mcf"]
+
+
+def replays(shop: Workshop, command: str) -> None:
+    words = shlex.split(command)
+    page = (
+        words[words.index("--out") + 1]
+        if "--out" in words
+        else words[words.index("--play") + 1].replace(".json", ".html")
+    )
+    assert page in shop.mcf(command)
+    assert "<canvas" in (shop.folder / page).read_text()
+
+
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
+HOSTS = (
+    "torchrun --nnodes 2 --nproc-per-node 1 --node-rank {rank} --master-addr 10.0.0.1 --master-port 29500 "
+    "-m mcf run demo --prompt-file report.txt"
+)
 TABLE: dict[str, Runner] = {
     "scripts/setup": logs("pip install"),
     "scripts/demo": demonstrates,
     "scripts/test": logs(*CHECKS, "python -m pytest"),
     "source .venv/bin/activate": logs(),
+    HOSTS.format(rank=0): starts_the_first,
+    HOSTS.format(rank=1): joins_the_first,
+    'torchrun --standalone --nproc-per-node 2 -m mcf run demo --prompt "Why is the sky blue?" --max-tokens 8': (
+        tries_on_one_machine
+    ),
     'mcf run demo --prompt "Why is the sky blue?" --max-tokens 32': answers,
     "mcf run demo --prompt-file report.txt --workers 2 --kv-memory 256MiB --trace run.json": answers,
     'mcf run path/to/model.gguf --prompt "Once upon a time" --raw --temperature 0.7 --top-p 0.9 --seed 1': answers,
@@ -164,6 +258,14 @@ TABLE: dict[str, Runner] = {
     "mcf plan demo --prompt-tokens 7k --workers 4 --kv-memory 256MiB --save plan.txt": saves,
     "mcf doctor demo --workers 2 --kv-memory 256MiB": examines,
     "mcf doctor": examines,
+    "mcf doctor --measure --save cluster.toml": saves_a_cluster,
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml --policy gather": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cluster.toml": prints("mars-paper"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --policy gather": prints("to the first token"),
+    "mcf plan demo --prompt-tokens 7k --cluster cpu-1g --workers 4": prints("mars-paper"),
+    "mcf plan qwen2.5-1.5b --prompt-tokens 64k --cluster gpu-10g --workers 16 --kv-memory 400MiB": prints(
+        "No schedule on these nodes"
+    ),
     "mcf doctor demo --workers 2 --kv-memory 256MiB --json": examines,
     "mcf bench prefill demo --prompt-tokens 2k": measures,
     "mcf bench prefill demo --prompt-tokens 2k --save mars.json": measures,
@@ -172,6 +274,16 @@ TABLE: dict[str, Runner] = {
     "mcf bench decode demo --prompt-tokens 2k --max-tokens 9 --dtype bfloat16 --json": measures,
     ".venv/bin/python benchmarks/scaling/run.py --models smollm --lengths 2048 --dtypes bfloat16 --rows a,b "
     "--rounds 1": logs("python benchmarks/scaling/run.py"),
+    "mcf sim list": prints("paper16k-fitted"),
+    "mcf sim run table1": simulates,
+    "mcf sim run fig4 --out figures": simulates,
+    "mcf sim run all --out figures": simulates,
+    "mcf sim run all --json": simulates,
+    "mcf sim run examples/crossover.toml": simulates,
+    "mcf sim run examples/stragglers.toml --profile gpu-10g": simulates,
+    "mcf sim run examples/one-case.toml --save-trace trace.json": simulates,
+    "mcf show --play trace.json": replays,
+    "mcf show --play trace.json --out replay.html": replays,
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }
@@ -184,11 +296,14 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, llm: LLM, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Workshop:
+def shop(
+    tmp_path: Path, llm: LLM, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Workshop]:
     made = Workshop(tmp_path, llm, capsys)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(mcf.engine.llm, "load", made.load)
-    return made
+    with made.doors:
+        yield made
 
 
 def test_each_command_shown_is_in_the_table() -> None:

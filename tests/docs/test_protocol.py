@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from mcf.dist.control import MESSAGES
+from mcf.dist.examine import Examiner
 from mcf.dist.session import Session
 from mcf.errors import LawError, ScheduleError
 from mcf.schedule import verify
@@ -37,8 +38,9 @@ def test_a_changed_table_changes_the_page(script: ModuleType, monkeypatch: pytes
 
 
 def test_the_directions_of_frames_are_those_of_the_worker(script: ModuleType) -> None:
-    obeyed = {name.removeprefix("_") for name in vars(Session) if name.startswith("_") and name[1:] in MESSAGES}
-    assert obeyed | {"join", "shutdown", "hold", "stop_after"} == set(script.TO_WORKERS)
+    bodies = [*vars(Session), *vars(Examiner)]
+    obeyed = {name.removeprefix("_") for name in bodies if name.startswith("_") and name[1:] in MESSAGES}
+    assert obeyed | {"join", "shutdown", "hold", "stop_after", "abort"} == set(script.TO_WORKERS)
 
 
 @pytest.mark.parametrize("law", LAWS)

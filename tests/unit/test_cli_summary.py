@@ -8,7 +8,9 @@ import pytest
 from mcf.cli.numbers import factors_text, traffic_text
 from mcf.cli.summary import certificate_text, summary_rows
 from mcf.engine.result import Result
+from mcf.policies import plan
 from mcf.trace import EVENT, Trace
+from plans import request
 
 RESULT = Result(
     text="hello",
@@ -37,6 +39,7 @@ RESULT = Result(
     finish_reason="stop",
     versions={"mcf": "0.1.0"},
     trace=Trace(events=np.zeros(0, EVENT)),
+    schedule=plan("gather", request()),
 )
 
 

@@ -116,7 +116,8 @@ def test_the_loopback_interface_of_this_machine():
 def model_folder(folder: Path, data: bytes, config: str = '{"a": 1, "b": 2}') -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(config)
-    (folder / "model.safetensors").write_bytes(data)
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     return folder
 
 

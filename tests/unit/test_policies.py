@@ -15,6 +15,7 @@ from mcf.errors import InfeasibleError, PromptError, UnknownNameError, UserError
 from mcf.mars import default_alpha, r_reuse
 from mcf.policies import NAMES, PlanRequest, least_budget, plan
 from mcf.policies.common import rectangles, stars
+from mcf.policies.mars import job_of
 from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
 from mcf.schedule.memory import peak_bytes
 from mcf.schedule.steps import ATTEND, DECODE, DRAIN, FREE, KEEP, KV, PREFILL, PRODUCE, RECV, SEND, STREAM
@@ -38,7 +39,7 @@ def judged(name: str, asked: PlanRequest) -> tuple[Schedule, Report]:
 
 
 def test_names_are_those_of_the_command_line() -> None:
-    assert NAMES == ("ring", "zigzag", "gather", "one-shot", "full", "pass-q", "ulysses", "pd", "mars-paper")
+    assert NAMES == ("ring", "zigzag", "gather", "one-shot", "full", "pass-q", "ulysses", "pd", "mars-paper", "mars")
 
 
 @pytest.mark.parametrize(("name", "near"), [("mars_paper", "mars-paper"), ("rign", "ring"), ("Full", "full")])
@@ -425,3 +426,61 @@ def test_rectangles_join_makers_with_the_same_chunks() -> None:
 
 def test_stars_are_direct_links_parents_first() -> None:
     assert stars(((0, 1), (0, 3), (1, 2)), [0]) == [(0, 0, [1, 3]), (1, 1, [2])]
+
+
+# --- mars ---
+
+
+def levels_of(sched: Schedule) -> dict[int, int]:
+    """Chunk -> the most nodes that attend for one query node: the group size."""
+    s = sched.steps[(sched.steps["kind"] == ATTEND) & (sched.steps["stage"] == PREFILL)]
+    asked = Counter((int(c), int(q)) for c, q, _ in {(r["chunk"], r["q"], r["node"]) for r in s})
+    return {chunk: max(count for (c, _), count in asked.items() if c == chunk) for chunk, _ in asked}
+
+
+@pytest.mark.parametrize("share", [1, 1.3, 2, 4, None])
+@every_topology
+def test_mars_moves_less_than_all_that_fit(share: float | None, topology: str) -> None:
+    """Invariant 12 of the design notes, in bytes; where nodes relay, copies have ways of their own: full moves less."""
+    asked = request(8, 4096, 512, num_layers=8, topology=topology)
+    if share is not None:
+        asked = asked.with_budget(int(least_budget("mars", asked) * share))
+    _, report = judged("mars", asked)
+    mine, others = sum(report.traffic.values()), {}
+    for name in ("ring", "gather", "full", "pass-q", "mars-paper"):
+        try:
+            others[name] = sum(judged(name, asked)[1].traffic.values())
+        except InfeasibleError:
+            continue
+    assert "pass-q" in others
+    assert mine <= min(others.values()) * 1.01 or topology == "ring"
+    assert mine < others["pass-q"]
+
+
+def test_mars_groups_grow_as_memory_fills_and_copies_go_lowest_level_first() -> None:
+    asked = request(8, 8192, 512, num_layers=8)
+    tight = asked.with_budget(int(least_budget("mars", asked) * 1.6))
+    sched, _ = judged("mars", tight)
+    groups = levels_of(sched)
+    assert groups[0] < groups[15]
+    assert [groups[c] for c in range(16)] == sorted(groups[c] for c in range(16))
+    decided = mars.nest(job_of(tight))
+    assert [chunk.g for chunk in decided] == [groups[c] for c in range(16)]
+    held = [[sum(hi - lo for lo, hi in runs) for runs in chunk.resident] for chunk in decided]
+    assert any(max(row[level] for row in held) > held[-1][level] for level in range(3))
+    assert all(row == sorted(row) for row in held[8:])  # the highest level stays longest
+
+
+def test_mars_with_room_for_everything_never_fetches() -> None:
+    _, report = judged("mars", request(6, 2000, 300))
+    assert report.traffic["fetched_kv"] == 0
+    assert report.traffic["new_kv"] > 0
+
+
+def test_mars_decides_by_speeds_where_it_has_them() -> None:
+    """On slow links bytes are time; where links cost nothing all sizes are near the best, and fewest bytes win."""
+    asked = request(4, 4096, 256, num_layers=4).with_budget(600_000)
+    slow_links = replace(asked, rates=mars.Rates(P=1e12, BW=1e5))
+    assert levels_of(plan("mars", slow_links)) != {}
+    assert judged("mars", slow_links)[1].traffic["query"] > 0
+    assert judged("mars", replace(asked, rates=mars.Rates(P=1e6, BW=1e12)))[1].peak_bytes <= (600_000,) * 4

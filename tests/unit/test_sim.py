@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from mcf.cluster import Cluster
 from mcf.errors import RunError, UserError
 from mcf.model import ModelShape
 from mcf.policies import NAMES, plan
@@ -15,6 +16,7 @@ from mcf.schedule.verify import num_hops
 from mcf.sim import Profile, SimResult, bounds, load_profile, simulate
 from mcf.sim.cost import head_seconds, row_seconds, visible_pairs
 from mcf.sim.machine import Machine
+from mcf.sim.network import Network
 from mcf.sim.transfers import LEAVE, LEAVE_AHEAD
 from mcf.trace import Trace, to_perfetto
 from mcf.trace.columns import Table
@@ -59,13 +61,14 @@ def test_gather_of_one_chunk_by_hand() -> None:
 
 
 def test_ring_of_one_chunk_by_hand() -> None:
-    """Node 0 has the first 4 tokens and sees nobody's; node 1 waits for node 0's block and sees all of it."""
+    """Node 0 has the first 4 tokens and sees nobody's, but takes its step of the round; node 1 sees all of node 0's."""
     shape = tiny_shape()
     result = simulate(plan("ring", asked(shape, 2, 8, 8, "ring")), profile(), shape=shape)
-    assert times(events(result, node=0, kind=MERGE, wait=0)) == [(1.856, 1.984)]
+    assert times(events(result, node=0, kind=ATTEND, wait=0)) == [(1.536, 1.856), (4.036, 4.036)]
+    assert times(events(result, node=0, kind=MERGE, wait=0)) == [(4.036, 4.292)]
     assert times(events(result, node=1, kind=ATTEND, wait=0)) == [(1.536, 1.856), (4.036, 4.548)]
     assert times(events(result, node=1, kind=MERGE, wait=0)) == [(4.548, 4.804)]
-    assert result.finish_s == pytest.approx((4.036, 4.804), abs=1e-12)
+    assert result.finish_s == pytest.approx((4.292, 4.804), abs=1e-12)
 
 
 def test_memory_bound_rows_take_their_bytes() -> None:
@@ -93,7 +96,8 @@ def test_equal_times_go_by_rank_then_by_row() -> None:
     """What the running layer needs asks before what is fetched ahead, whoever asked first; then the lower row."""
     shape = tiny_shape(2)
     sched = plan("gather", asked(shape, 4, 32, 16, "ring"))
-    machine = Machine(sched, profile(), row_seconds(sched, shape, profile()).tolist(), 2)
+    network = Network(Cluster.uniform("ring", 4), profile())
+    machine = Machine(sched, network, row_seconds(sched, shape, profile()).tolist(), 2)
     s = sched.steps
     recvs = np.flatnonzero((s["kind"] == RECV) & (s["payload"] == KV) & (s["chunk"] == 1)).tolist()
     for row in sorted(recvs, reverse=True):
@@ -190,7 +194,7 @@ def test_ring_volumes_of_table_1(name: str, num_nodes: int, published: float) ->
     assert elements == 16 * KIB * 2 * 28 * 2 * 128 * (num_nodes - 1) * Fraction(rounds + 1, 2)
     assert round(elements / 2 / 1e9, 4) == exact
     assert abs(exact - published) < 0.005
-    result = simulate(sched, load_profile("kr260-physical"), shape=QWEN, layers=3)
+    result = simulate(sched, load_profile("kr260-physical"), shape=QWEN, layers=4)
     assert sum(result.traffic.values()) == elements * QWEN.kv_bytes
 
 
@@ -288,7 +292,7 @@ def test_faster_links_take_no_longer(name: str, topology: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "layers", "says"),
     [
-        (tiny_shape(5), 2, "got layers = 2: expected at least 3"),
+        (tiny_shape(5), 3, "got layers = 3: expected at least 4"),
         (tiny_shape(4), None, "num_layers = 4: expected 5"),
     ],
 )

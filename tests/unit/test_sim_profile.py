@@ -32,8 +32,8 @@ def test_the_board_has_the_published_numbers() -> None:
 
 def test_the_fitted_profile_says_what_it_is() -> None:
     fitted = load_profile("paper16k-fitted")
-    assert "not yet re-fitted with this simulator" in fitted.note
-    assert (fitted.flops_s, fitted.link_bytes_s, fitted.link_latency_s) == (22.8e12, 0.6e9, 0.68e-3)
+    assert "fitted to the twelve times of Table 1 with this simulator" in fitted.note
+    assert (fitted.flops_s, fitted.link_bytes_s, fitted.link_latency_s) == (24e12, 0.385e9, 0.563e-3)
 
 
 def test_an_unknown_preset_is_answered_with_the_nearest() -> None:
@@ -52,15 +52,15 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("physical", "phisical", r"unknown key 'phisical' in f\.toml: did you mean 'physical'"),
+        ("physical", "phisical", r"unknown key 'phisical' in f\.toml, line 2: did you mean 'physical'"),
         (
             "[link_bytes_s]\nvalue",
             "[link_bytes_s]\nvalu",
-            r"unknown key 'link_bytes_s\.valu' in f\.toml.*'link_bytes_s\.va",
+            r"unknown key 'link_bytes_s\.valu' in f\.toml, line \d+.*'link_bytes_s\.va",
         ),
-        ("[flops_s]", "[flop_s]", r"unknown key 'flop_s' in f\.toml: did you mean 'flops_s'"),
+        ("[flops_s]", "[flop_s]", r"unknown key 'flop_s' in f\.toml, line 3: did you mean 'flops_s'"),
         ("physical = true\n", "", r"missing key 'physical' in f\.toml"),
-        ("physical = true", "physical = 1", r"got physical = 1 in f\.toml: expected a bool"),
+        ("physical = true", "physical = 1", r"got physical = 1 in f\.toml, line 2: expected true or false"),
         ("[flops_s]\nvalue = 2.0", "[flops_s]\nvalue = 0", "flops_s = 0 .*more than 0"),
         ("[flops_s]\nvalue = 2.0", "[flops_s]\nvalue = true", r"flops_s\.value = True"),
         ('[flops_s]\nvalue = 2.0\nsource = "mine"', "[flops_s]\nvalue = 2.0", r"missing key 'flops_s\.source'"),
@@ -73,4 +73,93 @@ def test_a_mistake_is_one_clear_line(old: str, new: str, says: str) -> None:
     assert old in GOOD
     with pytest.raises(UserError, match=says) as caught:
         parse_profile(GOOD.replace(old, new), "f.toml")
+    assert "\n" not in str(caught.value)
+
+
+CLUSTER = (
+    GOOD
+    + """
+[[nodes]]
+name = "fast"
+source = "mine"
+flops_s = 8.0
+kv_budget_bytes = 1024
+
+[[nodes]]
+source = "mine"
+link_bytes_s = 1.0
+[[nodes]]
+source = "mine"
+memory_bytes_s = 5.0
+
+[[links]]
+between = [0, 2]
+source = "mine"
+link_bytes_s = 0.5
+
+[[links]]
+from = 0
+to = 1
+source = "mine"
+link_latency_s = 0.25
+"""
+)
+
+
+def test_a_cluster_of_unequal_nodes_and_links() -> None:
+    found = parse_profile(CLUSTER, "f.toml")
+    assert found.num_nodes == 3
+    assert [node.name for node in found.nodes] == ["fast", "", ""]
+    assert [node.kv_budget_bytes for node in found.nodes] == [1024, None, None]
+    assert found.by_node("flops_s", 3).tolist() == [8.0, 2.0, 2.0]
+    assert found.by_node("memory_bytes_s", 3).tolist() == [2.0, 2.0, 5.0]
+    assert [found.link_rate(*edge) for edge in ((0, 2), (2, 0), (0, 1), (1, 0))] == [0.5, 0.5, 1.0, 1.0]
+    assert [found.link_latency(*edge) for edge in ((0, 1), (1, 0))] == [0.25, 2.0]
+    best = found.best()
+    assert (best.flops_s, best.memory_bytes_s, best.link_bytes_s, best.link_latency_s) == (8.0, 5.0, 2.0, 0.25)
+    with pytest.raises(UserError, match="has 3 nodes, the schedule 2"):
+        found.by_node("flops_s", 2)
+
+
+def test_equal_nodes_in_short() -> None:
+    found = parse_profile("num_nodes = 4\n" + GOOD, "f.toml")
+    assert found.num_nodes == 4
+    assert found.by_node("flops_s", 4).tolist() == [2.0] * 4
+    assert parse_profile(GOOD, "f.toml").num_nodes is None
+
+
+def test_bfloat16_has_numbers_of_its_own() -> None:
+    text = GOOD + '[bf16_flops_s]\nvalue = 9.0\nsource = "mine"\n[[nodes]]\nsource = "mine"\nbf16_flops_s = 7.0\n'
+    found = parse_profile(text, "f.toml")
+    assert found.by_node("flops_s", 1).tolist() == [2.0]
+    assert found.for_dtype("bfloat16").by_node("flops_s", 1).tolist() == [7.0]
+    assert found.for_dtype("bfloat16").flops_s == 9.0
+    assert found.for_dtype("float32") is found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "flops_s = 8.0",
+            "flop_s = 8.0",
+            r"unknown key 'nodes\.flop_s' in f\.toml, line 28: did you mean 'nodes\.flops_s'",
+        ),
+        (
+            "between = [0, 2]",
+            "between = [0, 3]",
+            r"links\.between = \[0, 3\] in f\.toml, line \d+: expected two different",
+        ),
+        ("between = [0, 2]", "between = [0, 1]", r"link 0 to 1 stands twice in f\.toml, line \d+"),
+        ("from = 0\nto", "to", r"missing key 'links\.from'"),
+        ("kv_budget_bytes = 1024", "kv_budget_bytes = 0", r"kv_budget_bytes = 0 .*at least 1"),
+        ('name = "fast"\nsource = "mine"', 'name = "fast"', r"missing key 'nodes\.source' in f\.toml"),
+        ("memory_bytes_s = 5.0", "memory_bytes_s = -5.0", r"memory_bytes_s = -5\.0 .*more than 0 \(f\.toml\)"),
+        ('name = "mine"', 'name = "mine"\nnum_nodes = 2', r"num_nodes = 2 in f\.toml, line 2: expected 3"),
+    ],
+)
+def test_a_mistake_about_a_cluster_is_one_clear_line(old: str, new: str, says: str) -> None:
+    assert old in CLUSTER
+    with pytest.raises(UserError, match=says) as caught:
+        parse_profile(CLUSTER.replace(old, new, 1), "f.toml")
     assert "\n" not in str(caught.value)

@@ -1,7 +1,6 @@
 """Who is blamed, without processes: channels are real, processes are stand-ins, the clock is a number."""
 
 import socket
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,18 +15,24 @@ class Stand:
     def __init__(self, rank: int) -> None:
         ours, theirs = socket.socketpair()
         self.rank = rank
+        self.host = ""
         self.channel = Channel(ours, peer=f"worker {rank}")
         self.far = Channel(theirs, peer="the head")
         self.socket = theirs
         self.code: int | None = None
         self.stopped = False
-        self.popen = SimpleNamespace(poll=lambda: self.code)
 
     def is_dead(self) -> bool:
         return self.code is not None
 
     def is_stopped(self) -> bool:
         return self.stopped
+
+    def was_killed(self) -> bool:
+        return (self.code or 0) < 0
+
+    def may_be_silent_while_starting(self) -> bool:
+        return not self.stopped
 
     def why_lost(self) -> str:
         return f"code {self.code}"

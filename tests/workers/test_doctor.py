@@ -1,5 +1,6 @@
 """The doctor's visit from end to end, on workers without torch: it looks before anything heavy is imported."""
 
+import math
 import socket
 import threading
 
@@ -14,6 +15,7 @@ from mcf.engine.doctor import OK
 from mcf.engine.doctor.visit import visit
 from mcf.errors import TransportError
 from processes import PATIENCE_S, still_alive
+from simulated import tiny_shape
 
 pytestmark = pytest.mark.dist
 
@@ -86,3 +88,24 @@ def test_a_port_that_says_nothing_is_not_taken_for_one_of_ours():
         threading.Thread(target=lambda: mute.accept()[0].close(), daemon=True).start()
         target = [0, "127.0.0.1", mute.getsockname()[1]]
         assert ask(Examiner(), "reach", targets=[target], token="x")["results"][0][1]
+
+
+def test_real_workers_measure_all_at_once(monkeypatch):
+    sizes = dict(SECONDS=0.01, STREAM_BYTES=1 << 20, PAST_TOKENS=64, PROBE_BYTES=1 << 12, MOST_BYTES=1 << 16)
+    for name, value in sizes.items():
+        monkeypatch.setattr(f"mcf.engine.doctor.measure.{name}", value)
+    monkeypatch.setattr("mcf.engine.doctor.measure.USUAL", tiny_shape())
+    measured = visit(None, workers=2, is_measuring=True).measured
+    assert measured is not None
+    assert set(measured.link_bytes_s) == {(0, 1), (1, 0)}
+    numbers = [*measured.link_bytes_s.values(), *measured.link_latency_s.values(), *measured.port_bytes_s]
+    numbers += [value for rates in measured.rates for value in rates.values()]
+    assert all(0 < value < math.inf for value in numbers)
+    assert measured.sizes["hidden"] == tiny_shape().hidden_size
+
+
+def test_nodes_with_an_error_are_not_measured(monkeypatch):
+    monkeypatch.setattr("mcf.engine.doctor.machine.FILES_BARE", 1 << 40)
+    found = visit(None, workers=2, is_measuring=True, command=command("light"))
+    assert not found.is_well
+    assert found.measured is None

@@ -99,10 +99,10 @@ def _has_products() -> bool:
 def _guess(folded: Tensor, k: Tensor, scale: float, num_samples: int, group: int) -> Tensor:
     """Return m [Hkv, R]: the largest visible of some scores, and the margin, as the sum of two bfloat16 numbers."""
     step = max(1, len(k) // num_samples)
-    scores = torch.bmm(folded, k[::step].permute(1, 2, 0))
+    scores = torch.bmm(k[::step].transpose(0, 1), folded.transpose(1, 2))  # [Hkv, keys, R]: the maximum is vectorised
     if group:
-        scores.masked_fill_(_later_keys(len(k), group, step), -torch.inf)
-    top = scores.amax(-1).float().mul_(scale).add_(_MARGIN)
+        scores.masked_fill_(_later_keys(len(k), group, step).T, -torch.inf)
+    top = scores.amax(1).float().mul_(scale).add_(_MARGIN)
     high = top.bfloat16().float()
     return high + (top - high).bfloat16().float()
 
@@ -112,10 +112,9 @@ def _with_guess(folded: Tensor, k: Tensor, scale: float, guess: Tensor) -> tuple
 
     A scale that is no power of two leaves a rest of each scaled query, which gets columns of its own.
     """
-    scaled = folded.float() * scale
-    parts, width = [scaled.bfloat16()], folded.shape[2]
+    parts, width = [folded * scale], folded.shape[2]
     if math.frexp(scale)[0] != 0.5:
-        parts.append((scaled - parts[0].float()).bfloat16())
+        parts.append((folded.float() * scale - parts[0].float()).bfloat16())
     high = guess.bfloat16()
     low = (guess - high.float()).bfloat16()
     queries = torch.cat([*parts, -high.unsqueeze(-1), -low.unsqueeze(-1)], -1)

@@ -111,11 +111,19 @@ def attend_decode(q: Tensor, kv_pairs: Sequence[KvPair], scale: float) -> TorchS
     Pass memory that lies together as one pair, whatever its positions: each pair costs a call or a copy.
     """
     pairs = [(k, v) for k, v in kv_pairs if len(k)]
+    if len(pairs) == 1:
+        return _attend_decode_once(q, *pairs[0], scale)
     total = _Total(q)
     folded = _fold(q, pairs[0][0].shape[1]) if pairs else q
     for k, v in _copy_short_runs(pairs, len(q)):
         total.add(0, len(q), *_unfold(*_unmasked(folded, k, v, scale), len(q)))
     return total.state()
+
+
+def _attend_decode_once(q: Tensor, k: Tensor, v: Tensor, scale: float) -> TorchState:
+    """Attend one token to one run, the usual case: its query heads are folded as they lie."""
+    out, lse = _unmasked(q.reshape(k.shape[1], -1, q.shape[2]), k, v, scale)
+    return TorchState(lse=lse.reshape(q.shape[:2]), out=out.reshape(q.shape).float())
 
 
 def _run_call(call: Call, q: Tensor, folded: Tensor, kv_runs: Sequence[KvRun], scale: float, total: _Total) -> None:

@@ -71,10 +71,8 @@ def pack_state(state: TorchState, into: Tensor | None = None) -> Tensor:
     """
     num_rows, num_q_heads, head_dim = state.out.shape
     packed = torch.empty(num_rows, num_q_heads, head_dim + STATE_EXTRA) if into is None else into
-    packed[..., 0] = state.lse
-    packed[..., 1] = ~state.is_empty
-    packed[..., STATE_EXTRA:] = _live_out(state)
-    return packed
+    sums = (~state.is_empty).unsqueeze(-1).float()
+    return torch.cat([state.lse.unsqueeze(-1), sums, _live_out(state)], -1, out=packed)
 
 
 def unpack_state(packed: Tensor) -> TorchState:

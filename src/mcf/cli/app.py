@@ -7,12 +7,18 @@ import typer
 import mcf
 from mcf.cli import app_bench
 from mcf.cli.doctor import doctor_command
-from mcf.cli.options import ChunkTokens, Debug, Dtype, KvMemory, MaxTokens, Model, Policy, Workers
+from mcf.cli.options import ChunkTokens, Debug, Dtype, Interface, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
 from mcf.cli.run import run_command
-from mcf.cli.settings import read_float, read_int, read_timeout
+from mcf.cli.settings import read_float, read_int, read_timeout, read_workers
 from mcf.cli.show import show_command
+from mcf.cli.sim import list_command, sim_command
+from mcf.dist.torchrun import here
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
+from mcf.model import SHAPE_NAMES
+from mcf.policies import NAMES as POLICIES
+from mcf.sim import NAMES as PROFILES
+from mcf.study.papers import NAMES as STUDIES
 
 app = typer.Typer(
     help="MCF: long prompts on several small machines, by context parallelism with scheduled KV cache placement.",
@@ -49,7 +55,7 @@ def run(
             "--prompt-file", metavar="FILE", show_default=False, help="A UTF-8 text file with the prompt; `-`: stdin."
         ),
     ] = None,
-    workers: Workers = "2",
+    workers: Workers = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
@@ -71,6 +77,7 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of the streamed text.")
     ] = False,
+    interface: Interface = None,
     timeout: Annotated[
         str | None,
         typer.Option(
@@ -88,12 +95,15 @@ def run(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr."""
+    """Run one prompt: chunked prefill over the workers, then decode. The answer goes to stdout, all else to stderr.
+
+    Under torchrun its processes are the workers (docs/hosts.md).
+    """
     run_command(
         model,
         prompt=prompt,
         prompt_file=prompt_file,
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
@@ -104,6 +114,7 @@ def run(
         top_p=read_float(top_p, "--top-p"),
         is_raw=raw,
         is_json=json,
+        interface=interface,
         timeout_s=read_timeout(timeout),
         trace=trace,
     )
@@ -111,19 +122,52 @@ def run(
 
 @app.command()
 def plan(
-    model: Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|SHAPE",
+            show_default=False,
+            help=f"A model as for `mcf run`, or a shape by name, of any length: {', '.join(SHAPE_NAMES)}.",
+        ),
+    ],
     prompt_tokens: Annotated[
         str,
         typer.Option(
             "--prompt-tokens", metavar="TOKENS", show_default=False, help="Prompt length, in tokens (8k = 8192)."
         ),
     ],
-    workers: Workers = "2",
-    policy: Policy = DEFAULT_POLICY,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            show_default="2, or as many as --cluster has; under torchrun one for each of its processes",
+            help="Context-parallel worker processes.",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            show_default=f"all side by side with --cluster, else {DEFAULT_POLICY}",
+            help=f"Who computes, keeps and fetches which KV: {', '.join(POLICIES)}.",
+        ),
+    ] = None,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
     max_tokens: MaxTokens = "64",
     dtype: Dtype = "float32",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="PROFILE",
+            show_default=False,
+            help="Hardware to plan for and to predict the time on: a file of `mcf doctor --measure --save`, or "
+            f"{', '.join(PROFILES)}.",
+        ),
+    ] = None,
     save: Annotated[
         str | None,
         typer.Option("--save", metavar="FILE", show_default=False, help="Write the schedule as text, for `mcf show`."),
@@ -133,35 +177,56 @@ def plan(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Print the schedule in numbers before anything runs: memory, traffic, replicas. Reads no weights."""
-    plan_command(
+    """Print what a prompt will take before anything runs. Reads no weights.
+
+    With --policy: one schedule in numbers: memory, traffic, replicas. With --cluster and no policy: all policies side
+    by side; exit code 1 where none of them fits.
+    """
+    fits = plan_command(
         model,
         prompt_tokens=prompt_tokens,
-        workers=read_int(workers, "--workers"),
+        workers=None if workers is None and here() is None else read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
         max_tokens=max_tokens,
         dtype=dtype,
+        cluster=cluster,
         save=save,
         is_json=json,
     )
+    if not fits:
+        raise typer.Exit(1)
 
 
 @app.command()
 def show(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", show_default=False, help="A schedule saved by `mcf plan --save`; `-`: stdin."),
+        typer.Argument(
+            metavar="FILE",
+            show_default=False,
+            help="A schedule saved by `mcf plan --save` (`-`: stdin); with --play a trace.",
+        ),
     ],
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Judge it by the laws V1-V8 instead: a report, or the broken law and the grid."),
     ] = False,
+    play: Annotated[
+        bool,
+        typer.Option(
+            "--play", help="Write an HTML page that replays a trace of `mcf run --trace` or `mcf sim run --save-trace`."
+        ),
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="FILE", show_default="beside the trace", help="The page's file."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Print a saved schedule: a line per step, then the step-by-node grid."""
-    show_command(file, is_verify=verify)
+    """Print a saved schedule: a line per step, then the step-by-node grid. Or replay a trace."""
+    show_command(file, is_verify=verify, is_play=play, out=out)
 
 
 @app.command()
@@ -172,9 +237,19 @@ def doctor(
             metavar="[MODEL]", show_default=False, help="As for `run`: whether it fits, and is the same on every node."
         ),
     ] = None,
-    workers: Workers = "2",
+    workers: Workers = None,
     kv_memory: KvMemory = None,
     dtype: Dtype = "float32",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also measure compute, memory and every link, all workers at once.")
+    ] = False,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save", metavar="FILE", show_default=False, help="Write what was measured as a cluster profile (.toml)."
+        ),
+    ] = None,
+    interface: Interface = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of lines.")
     ] = False,
@@ -182,7 +257,65 @@ def doctor(
 ) -> None:
     """Look at every node before weights load: versions, network, clocks, memory, cores, disk. Exit code 1: an error."""
     is_well = doctor_command(
-        model, workers=read_int(workers, "--workers"), kv_memory=kv_memory, dtype=dtype, is_json=json
+        model,
+        workers=read_workers(workers),
+        kv_memory=kv_memory,
+        dtype=dtype,
+        is_measuring=measure,
+        save=save,
+        interface=interface,
+        is_json=json,
     )
     if not is_well:
         raise typer.Exit(1)
+
+
+sim = typer.Typer(help="Simulate: the paper's tables and figures, or cases of your own, in model time.")
+app.add_typer(sim, name="sim")
+
+
+@sim.command("run")
+def sim_run(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.toml",
+            show_default=False,
+            help=f"One of {', '.join(STUDIES)}; or a TOML file of your own (docs/simulator.md).",
+        ),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="DIR", show_default=False, help="Write CSV, JSON, PNG and an HTML page there."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of tables.")
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="PROFILE",
+            show_default=False,
+            help="A preset or a TOML file, instead of the file's own.",
+        ),
+    ] = None,
+    save_trace: Annotated[
+        str | None,
+        typer.Option(
+            "--save-trace",
+            metavar="FILE",
+            show_default=False,
+            help="Write what happened when, of a file with a single case; `mcf show --play` replays it.",
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Print model times, bytes and memory; of the paper, each value and claim with a flag and its arithmetic."""
+    sim_command(name, out=out, is_json=json, profile=profile, save_trace=save_trace)
+
+
+@sim.command("list")
+def sim_list(debug: Debug = False) -> None:
+    """Print the profiles, models, policies and topologies that a TOML file may name."""
+    list_command()

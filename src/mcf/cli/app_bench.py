@@ -7,7 +7,7 @@ import typer
 from mcf.bench.settings import DECODE, PREFILL
 from mcf.cli.bench import bench_command, compare_command
 from mcf.cli.options import ChunkTokens, Debug, Dtype, Json, KvMemory, Model, Policy, Workers
-from mcf.cli.settings import read_int
+from mcf.cli.settings import read_int, read_workers
 from mcf.engine.planner import AUTO, DEFAULT_POLICY
 
 app = typer.Typer(help="Measure prefill or decode against its bound, or compare two saved measurements.")
@@ -36,7 +36,7 @@ BenchSave = Annotated[
 def prefill(
     model: Model,
     prompt_tokens: PromptTokens = "2k",
-    workers: Workers = "2",
+    workers: Workers = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
@@ -55,7 +55,7 @@ def prefill(
         model,
         prompt_tokens=prompt_tokens,
         max_tokens="1",
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,
@@ -76,7 +76,7 @@ def decode(
     max_tokens: Annotated[
         str, typer.Option("--max-tokens", metavar="TOKENS", help="Tokens of an answer; all but the first are timed.")
     ] = "33",
-    workers: Workers = "2",
+    workers: Workers = None,
     policy: Policy = DEFAULT_POLICY,
     chunk_tokens: ChunkTokens = AUTO,
     kv_memory: KvMemory = None,
@@ -95,7 +95,7 @@ def decode(
         model,
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
-        workers=read_int(workers, "--workers"),
+        workers=read_workers(workers),
         policy=policy,
         chunk_tokens=chunk_tokens,
         kv_memory=kv_memory,

@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from mcf.cli.ctrl_c import EXIT_CODE, QuickCtrlC
+from mcf.dist.torchrun import here
 from mcf.errors import LawError, McfError
 
 PROGRAM = "mcf"
+_JOINING = (
+    ("run",),
+    ("doctor",),
+    ("bench", "prefill"),
+    ("bench", "decode"),
+)  # all processes of a torchrun world take part
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -28,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             ctrl_c.say()
             return EXIT_CODE
+        except SystemExit as end:  # a worker of a torchrun world, at the end of the run
+            return int(end.code or 0)
         except BrokenPipeError:
             _forget_stdout()
             return 1
@@ -35,7 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report(error, is_debug="--debug" in args)
 
 
+def is_mute(args: Sequence[str]) -> bool:
+    """Return whether this is a torchrun process other than rank 0 and the command is one that rank 0 does alone."""
+    place = here()
+    return place is not None and place.is_guest and not any(tuple(args[: len(way)]) == way for way in _JOINING)
+
+
 def _invoke(args: list[str]) -> int:
+    if is_mute(args):
+        return 0
     import typer  # here, where Ctrl-C is minded already: it and what the commands need take a while
 
     from mcf.cli.app import app

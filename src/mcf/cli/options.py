@@ -15,7 +15,15 @@ Model = Annotated[
         help="A Hugging Face folder (safetensors), a GGUF file, a hub id, or `demo` (scripts/setup installs it).",
     ),
 ]
-Workers = Annotated[str, typer.Option("--workers", metavar="N", help="Context-parallel worker processes.")]
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        show_default="2; under torchrun one for each of its processes",
+        help="Context-parallel worker processes.",
+    ),
+]
 Policy = Annotated[
     str, typer.Option("--policy", metavar="NAME", help=f"Who computes, keeps and fetches which KV: {', '.join(NAMES)}.")
 ]
@@ -51,3 +59,12 @@ Dtype = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, the worker's too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of a table.")]
+Interface = Annotated[
+    str | None,
+    typer.Option(
+        "--interface",
+        metavar="NAME",
+        show_default="the one that leads to MASTER_ADDR",
+        help="Under torchrun: the network interface that carries the run, for example eth0 (or set MCF_INTERFACE).",
+    ),
+]

@@ -2,49 +2,100 @@
 
 import json
 import sys
+from dataclasses import asdict
+from typing import TextIO
 
+from mcf.cli.compare import LIMIT_WORDS, comparison_numbers, print_comparison
 from mcf.cli.files import check_target, write_text
 from mcf.cli.numbers import plan_numbers, print_plan
 from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
-from mcf.engine.planner import check_policy, check_window, check_workers, make_plan
+from mcf.cli.tables import print_pairs
+from mcf.engine.clusters import USUAL_WORKERS, Prediction, cluster_of, predict
+from mcf.engine.compare import compare, rates_of
+from mcf.engine.planner import DEFAULT_POLICY, check_policy, check_window, check_workers, make_plan
 from mcf.engine.source import read_shape
 from mcf.schedule import dump
+from mcf.sim import load_profile
+from mcf.units import format_seconds
 
 
 def plan_command(
     model: str,
     *,
     prompt_tokens: str,
-    workers: int,
-    policy: str,
+    workers: int | None,
+    policy: str | None,
     chunk_tokens: str,
     kv_memory: str | None,
     max_tokens: str,
     dtype: str,
+    cluster: str | None,
     save: str | None,
     is_json: bool,
-) -> None:
-    """Plan, verify, save and print. Raises UserError kinds; reads the model's config alone."""
-    check_policy(policy)
-    check_workers(workers)
+) -> bool:
+    """Plan and print; returns whether it fits. Raises UserError kinds; reads the model's config alone.
+
+    With a cluster and neither a policy nor a file to save to: all policies side by side, and no schedule is built.
+    """
+    if policy is not None:
+        check_policy(policy)
+    if workers is not None:
+        check_workers(workers)
+    profile = None if cluster is None else load_profile(cluster).for_dtype(read_dtype(dtype))
     num_tokens, most_new = read_tokens(prompt_tokens, "--prompt-tokens"), read_tokens(max_tokens, "--max-tokens")
     chunk, budget = read_chunk(chunk_tokens), read_budget(kv_memory)
     if save is not None:
         check_target(save, what="the schedule")
     shape = read_shape(model, dtype=read_dtype(dtype))
     check_window(shape, num_tokens, min_new_tokens=0)
+    where = None if profile is None else cluster_of(profile, shape, num_workers=workers, kv_memory_bytes=budget)
+    most_new = min(most_new, shape.max_positions - num_tokens)
+    rates = None if profile is None or where is None else rates_of(profile, where.num_nodes)
+    if profile is not None and where is not None and rates is not None and policy is None and save is None:
+        found = compare(shape, where, rates, prompt_tokens=num_tokens, chunk_tokens=chunk, max_tokens=most_new)
+        if is_json:
+            print(json.dumps({**comparison_numbers(found), "cluster": profile.name}, allow_nan=False))
+        else:
+            print_comparison(sys.stdout, found)
+        return found.fits
     made = make_plan(
         shape,
         prompt_tokens=num_tokens,
-        num_workers=workers,
-        policy=policy,
+        num_workers=(workers or USUAL_WORKERS) if where is None else where.num_nodes,
+        cluster=where,
+        policy=policy or DEFAULT_POLICY,
         chunk_tokens=chunk,
         kv_memory_bytes=budget,
-        max_tokens=min(most_new, shape.max_positions - num_tokens),
+        max_tokens=most_new,
+        rates=rates,
+        is_for_a_run=False,
     )
     if save is not None:
         write_text(save, dump(made.schedule), what="the schedule")
+    prediction = None if profile is None else predict(made.schedule, profile, shape)
     if is_json:
-        print(json.dumps(plan_numbers(made.schedule, made.report), allow_nan=False))
+        foretold = None if prediction is None else asdict(prediction)
+        print(json.dumps({**plan_numbers(made.schedule, made.report), "prediction": foretold}, allow_nan=False))
     else:
         print_plan(sys.stdout, made.schedule, made.report)
+        if prediction is not None:
+            print_prediction(sys.stdout, prediction)
+    return True
+
+
+def print_prediction(stream: TextIO, found: Prediction) -> None:
+    """Print what to expect of the schedule on the profile, and what limits it."""
+    short_of = f"{found.ttft_s / found.bound_s:.2f} times the bound"
+    print(file=stream)
+    print_pairs(
+        stream,
+        [
+            ("profile", found.profile + ("" if found.physical else " (fitted: no such hardware exists)")),
+            ("predicted", f"{format_seconds(found.ttft_s)} to the first token, {short_of}"),
+            ("waiting", f"{format_seconds(found.waiting_s)} for communication, on the node that ends last"),
+            (
+                "what limits",
+                f"{LIMIT_WORDS[found.limit]}: at least {format_seconds(found.bound_s)} whatever the executor does",
+            ),
+        ],
+    )

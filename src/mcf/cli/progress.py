@@ -65,6 +65,16 @@ class PlainLines:
         print(line, file=self._stream, flush=True)
 
 
+class Silence:
+    """Shows nothing: another process does."""
+
+    def __call__(self, stage: str, done: float, total: float) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
 class LiveBars:
     """One bar for loading, whatever its stage, and one for prefill."""
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcf.cli.files import check_target, read_text
-from mcf.cli.progress import Reporter, reporter
+from mcf.cli.progress import Reporter, Silence, reporter
 from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.summary import print_summary
+from mcf.dist.torchrun import here
 from mcf.engine.planner import check_policy, check_workers
 from mcf.engine.sampler import Sampler
 from mcf.errors import PromptError, UserError
@@ -37,6 +38,7 @@ class _Options:
     temperature: float
     top_p: float
     is_raw: bool
+    interface: str | None
     timeout_s: float | None
 
 
@@ -56,18 +58,24 @@ def run_command(
     top_p: float,
     is_raw: bool,
     is_json: bool,
+    interface: str | None,
     timeout_s: float | None,
     trace: str | None,
 ) -> None:
-    """Check everything that needs no model, then load, run and tell. Raises UserError and RunError kinds."""
+    """Check everything that needs no model, then load, run and tell. Raises UserError and RunError kinds.
+
+    A torchrun process that serves the head needs neither the prompt nor the trace's folder, and tells nothing.
+    """
     check_policy(policy)
     check_workers(workers)
     Sampler(temperature=temperature, top_p=top_p, seed=seed)  # refuses what it cannot use
-    if trace is not None:
+    place = here()
+    is_guest = place is not None and place.is_guest
+    if trace is not None and not is_guest:
         check_target(trace, what="the trace")
     options = _Options(
         model=model,
-        prompt=read_prompt(prompt, prompt_file),
+        prompt="" if is_guest else read_prompt(prompt, prompt_file),
         workers=workers,
         policy=policy,
         chunk_tokens=read_chunk(chunk_tokens),
@@ -78,9 +86,10 @@ def run_command(
         temperature=temperature,
         top_p=top_p,
         is_raw=is_raw,
+        interface=interface,
         timeout_s=timeout_s,
     )
-    progress = reporter(sys.stderr)
+    progress = Silence() if is_guest else reporter(sys.stderr)
     try:
         result = _generate(options, progress, Answer(progress, is_quiet=is_json))
     finally:
@@ -129,6 +138,7 @@ def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result"
         kv_memory=options.kv_memory,
         chunk_tokens=options.chunk_tokens,
         dtype=options.dtype,
+        interface=options.interface,
         timeout_s=limit,
         on_progress=progress,
         before_weights=lambda llm: llm.prepare(options.prompt, max_tokens=options.max_tokens, raw=options.is_raw),
@@ -155,5 +165,5 @@ def _tell(result: "Result", *, is_json: bool, trace: str | None) -> None:
     sys.stdout.flush()
     print_summary(sys.stderr, result)
     if trace is not None:
-        write_perfetto(trace, result.trace)
-        print(f"trace: {trace} (open it in https://ui.perfetto.dev)", file=sys.stderr)
+        write_perfetto(trace, result.trace, result.schedule)
+        print(f"trace: {trace} (open it in https://ui.perfetto.dev, or mcf show --play {trace})", file=sys.stderr)

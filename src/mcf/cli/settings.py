@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from mcf.dist.torchrun import here, settle_workers
 from mcf.engine.planner import AUTO
 from mcf.errors import UnitError, UnknownNameError
 from mcf.model import DTYPE_BYTES
@@ -54,6 +55,11 @@ def read_int(text: str, option: str) -> int:
         return int(text)
     except ValueError:
         raise UnitError(f"got {text[:40]!r} for {option}: expected a whole number, for example 2") from None
+
+
+def read_workers(text: str | None) -> int:
+    """Return --workers as a number; where it is left out, as many as torchrun has started, else 2. Raises UserError."""
+    return settle_workers(None if text is None else read_int(text, "--workers"), here())
 
 
 def read_float(text: str, option: str) -> float:

@@ -77,7 +77,6 @@ class Arrivals:
             self._num_begun += 1
         while (job := self._jobs.get()) is not None:
             self._watch(*job)
-            self._idle.release()
 
     def _watch(self, key: Hashable, handle: Handle) -> None:
         try:
@@ -85,9 +84,11 @@ class Arrivals:
         except BaseException as error:
             with self._changed:
                 self._error = self._error or error
+                self._idle.release()
                 self._changed.notify_all()
             return
         now = self._clock()
         with self._changed:
             self._ended[key] = now
+            self._idle.release()  # before anybody can ask: this thread looks for work next
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The control channel between the head and one worker: typed frames over a socket pair.
+"""The control channel between the head and one worker: typed frames over a socket pair, or over TCP between hosts.
 
 A frame is `magic (4 bytes) | json length (u32) | payload length (u64) | json | payload`, little endian. The json is one
 object whose `"type"` names a row of `MESSAGES`; the row says which fields it has and how long its payload may be.
@@ -45,14 +45,18 @@ class Message:
 
 MESSAGES: dict[str, Message] = {
     # worker -> head
-    "hello": Message(required={"rank": int, "pid": int, "protocol": int, "versions": dict}),
-    "beat": Message(),
+    "hello": Message(
+        required={"rank": int, "pid": int, "protocol": int, "versions": dict}, optional={"host": str, "dtype": str}
+    ),
+    "model": Message(required={"fingerprint": str}),
     "joined": Message(),
     "examined": Message(required={"facts": dict}),
     "clocked": Message(required={"wall_s": float, "monotonic_s": float}),
     "listening": Message(required={"port": int, "why": str}),
     "reached": Message(required={"results": list}),
     "unlistened": Message(),
+    "measured_compute": Message(required={"rates": dict}),
+    "measured_link": Message(required={"links": list, "port_bytes_s": float}),
     "pong": Message(required={"token": int, "num_threads": int}),
     "echoed": Message(required={"counters": list}),
     "measured": Message(required={"numbers": dict}),
@@ -70,12 +74,14 @@ MESSAGES: dict[str, Message] = {
     "finished": Message(required={"counters": list, "peak_bytes": int}, max_payload_bytes=MAX_PAYLOAD_BYTES),
     "error": Message(required={"kind": str, "message": str, "user": bool}, optional={"peer": int, "trace": str}),
     # head -> worker
-    "join": Message(required={"port": int, "timeout_s": float}),
+    "join": Message(required={"port": int, "timeout_s": float}, optional={"prefix": str}),
     "examine": Message(required={"peers": list, "cache": str, "folder": str}),
     "clock": Message(),
     "listen": Message(required={"address": str, "token": str}),
     "reach": Message(required={"targets": list, "token": str}),
     "unlisten": Message(),
+    "measure_compute": Message(required={"sizes": dict}),
+    "measure_link": Message(required={"probe_bytes": int, "most_bytes": int, "seconds": float}),
     "ping": Message(required={"token": int}),
     "echo_state": Message(required={"num_floats": int}),
     "measure": Message(required={"what": str, "dtype": str, "num_bytes": int}),
@@ -94,6 +100,9 @@ MESSAGES: dict[str, Message] = {
     "drop": Message(),
     "inspect": Message(),
     "shutdown": Message(),
+    "abort": Message(required={"why": str}),
+    # both ways
+    "beat": Message(),
 }
 
 
@@ -214,7 +223,8 @@ class Channel:
     """One end of a control channel. Any thread may send; one thread receives.
 
     `send_timeout_s` bounds how long a send waits for a peer that reads nothing; None waits for ever.
-    `at_end` says that the peer has closed, `is_cut` that a send ended halfway: nothing more can be sent.
+    `at_end` says that the peer has closed, `is_cut` that a send ended halfway: nothing more can be sent. `heard_s` is
+    when bytes came last (`time.monotonic`).
     """
 
     def __init__(self, sock: socket.socket, *, peer: str, send_timeout_s: float | None = None) -> None:
@@ -226,6 +236,7 @@ class Channel:
         self._reader = FrameReader()
         self.at_end = False
         self.is_cut = False
+        self.heard_s = time.monotonic()
 
     def fileno(self) -> int:
         """Return the descriptor, for selectors."""
@@ -239,6 +250,23 @@ class Channel:
             self._send_all(head)
             self._send_all(payload)
             self.is_cut = False
+
+    def send_now(self, type: str, /, **fields: Any) -> bool:
+        """Send one small frame if that needs no waiting; return whether it was sent. A peer's end is no error."""
+        head = encode_frame(Frame(type=type, fields=fields))
+        if not self._send_lock.acquire(blocking=False):
+            return False
+        try:
+            if self.is_cut or not self._wait(select.POLLOUT, time.monotonic()):
+                return False
+            self.is_cut = True
+            self._send_all(head)
+            self.is_cut = False
+        except (OSError, ValueError, TransportError):  # closed by the peer, or by another thread
+            return False
+        finally:
+            self._send_lock.release()
+        return True
 
     def recv(self, timeout_s: float | None = None) -> Frame | None:
         """Wait for one frame; None after `timeout_s`. Raises ChannelClosedError, or TransportError on garbage."""
@@ -271,6 +299,7 @@ class Channel:
         except OSError:
             data = b""
         self.at_end = not data
+        self.heard_s = time.monotonic()
         self._reader.feed(data)
 
     def _send_all(self, data: bytes) -> None:

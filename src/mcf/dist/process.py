@@ -7,20 +7,18 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Protocol
 
 import mcf
 from mcf.dist.control import Channel
-from mcf.dist.memory import CURE, num_oom_kills
-from mcf.errors import TransportError
+from mcf.dist.memory import CURE, EXIT_CODE, in_words, num_oom_kills
 
 SEND_TIMEOUT_S = 4.0
 _LOG_BYTES = 64 << 10
 _LINE_CHARS = 200
-_POLITE_S, _TERM_S, _POLL_S = 0.7, 0.4, 0.01
 _END_S = 0.5  # a process whose channel has closed is about to end
 _LOG_S = 0.5  # its last words are in the pipe
 _REAP_S = 2.0
@@ -74,7 +72,9 @@ class Running(Protocol):
 
 
 class WorkerProcess:
-    """A worker: its process, its control channel and the tail of what it prints."""
+    """A worker: its process, its control channel and the tail of what it prints. One of `mcf.dist.ends.WorkerEnd`."""
+
+    host = ""  # this one
 
     def __init__(self, *, rank: int, popen: Running, channel: Channel) -> None:
         assert popen.stdout is not None
@@ -100,6 +100,14 @@ class WorkerProcess:
             return False
         return status.rpartition(")")[2].split()[0] in ("T", "t")
 
+    def was_killed(self) -> bool:
+        """Return whether a signal has ended the process."""
+        return (self.popen.poll() or 0) < 0
+
+    def may_be_silent_while_starting(self) -> bool:
+        """Return whether it may: loading a library can keep its threads from running; one that is stopped may not."""
+        return not self.is_stopped()
+
     def why_lost(self) -> str:
         """Return how the process ended, with the last line it printed. Waits up to 0.5 s for its end."""
         try:
@@ -110,9 +118,34 @@ class WorkerProcess:
         line = self.log.last_line()
         return exit_text(code) + (f"; its last line: {line}" if line else "")
 
+    def printed(self) -> str:
+        """Return the tail of what it has printed."""
+        return self.log.text()
+
+    def has_left(self) -> bool:
+        """Return whether the process has ended; reaps it."""
+        return self.is_dead()
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.popen.send_signal(signal.SIGTERM)  # does nothing once the process has been reaped
+
+    def cut(self, why: str) -> None:
+        """Kill the process."""
+        self.popen.send_signal(signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Wait for the process's end and close the channel."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # only a process stuck in the kernel
+            self.popen.wait(_REAP_S)
+        self.channel.close()
+        self.log.join(_LOG_S)
+
 
 def exit_text(code: int) -> str:
     """Return a process's end in words: `killed by SIGKILL`, `exit code 3`."""
+    if code == EXIT_CODE:
+        return in_words("", "")
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -140,21 +173,31 @@ def worker_environment(num_threads: int, extra: Mapping[str, str]) -> dict[str, 
 
 
 def spawn(
-    rank: int, num_workers: int, command: Sequence[str], env: Mapping[str, str], meeting: socket.socket
+    rank: int,
+    num_workers: int,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    meeting: socket.socket | None,
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> WorkerProcess:
-    """Start worker `rank` in a session of its own; rank 0 inherits `meeting`, the listening socket of the workers."""
+    """Start worker `rank` in a session of its own; rank 0 inherits `meeting`, the listening socket of the workers.
+
+    `options` are further options of the worker program.
+    """
     ours, theirs = socket.socketpair()
     is_main = threading.current_thread() is threading.main_thread()
-    options = {"rank": rank, "world": num_workers, "fd": theirs.fileno(), "head": os.getpid(), "tie": int(is_main)}
-    options |= {} if rank else {"listen-fd": meeting.fileno()}
+    listen = [] if rank or meeting is None else [meeting.fileno()]
+    given = {"rank": rank, "world": num_workers, "fd": theirs.fileno(), "head": os.getpid(), "tie": int(is_main)}
+    text = [f"--{name}={value}" for name, value in [*given.items(), *options.items()]]
+    text += [f"--listen-fd={fd}" for fd in listen]
     with theirs:
         popen = subprocess.Popen(
-            [*command, *(f"--{name}={value}" for name, value in options.items())],
+            [*command, *text],
             env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=[theirs.fileno(), *([] if rank else [meeting.fileno()])],
+            pass_fds=[theirs.fileno(), *listen],
             start_new_session=True,
         )
     channel = Channel(ours, peer=f"worker {rank}", send_timeout_s=SEND_TIMEOUT_S)
@@ -181,46 +224,3 @@ def ctrl_c_held_back() -> Iterator[None]:
 def default_command() -> tuple[str, ...]:
     """Return the command that runs a worker; `-P` keeps the user's working folder out of its imports."""
     return (sys.executable, "-P", "-m", "mcf.dist.worker")
-
-
-def stop_all(workers: Sequence[WorkerProcess]) -> None:
-    """End all workers: a shutdown frame, then SIGTERM, then SIGKILL, about 1.2 s in all at the worst."""
-    for worker in workers:
-        _ask_to_stop(worker)
-    if not _all_dead_within(workers, _POLITE_S):
-        _signal_all(workers, signal.SIGTERM)
-        _all_dead_within(workers, _TERM_S)
-    kill_all(workers)
-
-
-def kill_all(workers: Sequence[WorkerProcess]) -> None:
-    """Kill and reap all workers at once; harmless when called again."""
-    _signal_all(workers, signal.SIGKILL)
-    for worker in workers:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # only a process stuck in the kernel
-            worker.popen.wait(_REAP_S)
-        worker.channel.close()
-        worker.log.join(_LOG_S)
-
-
-def _ask_to_stop(worker: WorkerProcess) -> None:
-    if worker.is_dead() or worker.channel.is_cut or worker.is_stopped():
-        return
-    try:
-        worker.channel.send("shutdown")
-    except TransportError:
-        return  # it is told by signals instead
-
-
-def _signal_all(workers: Sequence[WorkerProcess], number: signal.Signals) -> None:
-    for worker in workers:
-        worker.popen.send_signal(number)  # does nothing once the process has been reaped
-
-
-def _all_dead_within(workers: Sequence[WorkerProcess], limit_s: float) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while not all(worker.is_dead() for worker in workers):
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(_POLL_S)
-    return True

@@ -30,6 +30,8 @@ from mcf.schedule.steps import (
     Step,
 )
 
+Lanes = tuple[list[tuple[int, Step]], list[tuple[int, Step]]]  # compute, NIC
+
 
 @dataclass(kw_only=True)
 class Loop:
@@ -40,8 +42,11 @@ class Loop:
     retire: list[tuple[int, Step]] = field(default_factory=list)
     rows: list[tuple[int, Step]] = field(default_factory=list)
     num_pre: int = 0
+    before: Lanes = field(default_factory=lambda: ([], []))  # the lanes of the rows before the layer's dense work
+    behind: Lanes = field(default_factory=lambda: ([], []))  # and of all others
     deps: dict[int, list[int]] = field(default_factory=dict)  # row -> receives whose arrival it waits for
     after: dict[int, list[int]] = field(default_factory=dict)  # row -> rows of this list that it waits for
+    waits: dict[int, list[tuple[int, Step]]] = field(default_factory=dict)  # the same, own rows first, then receives
     releases: dict[int, list[int]] = field(default_factory=dict)  # last use -> receives whose slot it releases
     readers: dict[int, list[int]] = field(default_factory=dict)  # receive -> sends that forward what it brought
     max_ahead: int = 0
@@ -109,6 +114,9 @@ def _finish(loop: Loop) -> None:
     produces = [i for i, (_, step) in enumerate(loop.rows) if step.kind == PRODUCE]
     loop.num_pre = produces[0] if produces else 0
     steps = dict(loop.rows)
+    loop.before, loop.behind = lanes(loop.rows[: loop.num_pre]), lanes(loop.rows[loop.num_pre :])
+    for row, after in loop.after.items():
+        loop.waits[row] = sorted(((r, steps[r]) for r in after), key=lambda pair: pair[1].kind == RECV)
     for row, step in loop.rows:
         if step.kind == MERGE and step.q in (step.node, ALL):
             loop.final_merge = row
@@ -131,6 +139,6 @@ def _control_recvs(loop: Loop, row: int, step: Step, steps: dict[int, Step]) -> 
     ]
 
 
-def lanes(rows: list[tuple[int, Step]]) -> tuple[list[tuple[int, Step]], list[tuple[int, Step]]]:
+def lanes(rows: list[tuple[int, Step]]) -> Lanes:
     """Split rows into the compute lane and the NIC lane, each in list order."""
     return [r for r in rows if r[1].lane != NIC], [r for r in rows if r[1].lane == NIC]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mcf.attn import kernels
 from mcf.dist.pool import KvPool
-from mcf.dist.program import Loop, lanes, loops
+from mcf.dist.program import Lanes, Loop, lanes, loops
 from mcf.dist.store import KvStore, Segment
 from mcf.dist.transfers import Transfers
 from mcf.dist.transport import Transport
@@ -77,9 +77,9 @@ class NodeRuntime:
         self._retire()
         for i in range(-self.loop.max_ahead, 0):
             self._begin_iteration(i)
-            self._run([(row, step) for row, step in self.loop.rows if step.ahead])
+            self._run(lanes([(row, step) for row, step in self.loop.rows if step.ahead]))
         self._begin_iteration(0)
-        self._run(self.loop.rows[: self.loop.num_pre])
+        self._run(self.loop.before)
         self.dense_from = self.clock()
 
     def end_chunk(self) -> None:
@@ -106,7 +106,7 @@ class NodeRuntime:
         if self.stores_token:
             self.store.append_generated()
         self._begin_iteration(0)
-        self._run(self.loop.rows[: self.loop.num_pre])
+        self._run(self.loop.before)
         self.dense_from = self.clock()
 
     def end_token(self) -> None:
@@ -136,11 +136,12 @@ class NodeRuntime:
             self._begin_iteration(layer_idx)
         if len(q):
             self._store_new(layer_idx, k, v)
-        self._run(self.loop.rows[self.loop.num_pre :])
-        self._release_rest()
+        self._run(self.loop.behind)
+        if self.loop.releases:
+            self._release_rest()
         if self.loop.num_pre and layer_idx + 1 < self.meta.num_layers:
             self._begin_iteration(layer_idx + 1)
-            self._run(self.loop.rows[: self.loop.num_pre])
+            self._run(self.loop.before)
         self.dense_from = self.clock()
         return self.out
 
@@ -176,13 +177,10 @@ class NodeRuntime:
             cell = self.loop.chunk, self.node, g
             self.store.write(layer, cell, k[:, heads], v[:, heads], last=None if prefill else 1)
 
-    def _run(self, rows: list[Row]) -> None:
-        """Run both lanes of these rows in the current iteration: each lane starts its rows in list order."""
-        compute, nic = lanes(rows)
-        if self.iteration < 0:
-            compute = []
-        compute.reverse()
-        nic.reverse()
+    def _run(self, both: Lanes) -> None:
+        """Run both lanes of some rows in the current iteration: each lane starts its rows in list order."""
+        compute = both[0][::-1] if self.iteration >= 0 else []
+        nic = both[1][::-1]
         while compute or nic:
             moved = self._advance(nic)
             if compute and self._may_compute(compute[-1][0]):
@@ -228,8 +226,7 @@ class NodeRuntime:
 
     def _after_done(self, row: int) -> bool:
         """Own rows first: in decode, asking for an arrival waits for it."""
-        after = sorted(self.loop.after.get(row, ()), key=lambda a: self.transfers.steps[a].kind == RECV)
-        return all(self._has_ended(a, self.transfers.steps[a]) for a in after)
+        return all(self._has_ended(after, step) for after, step in self.loop.waits.get(row, ()))
 
     def _has_ended(self, row: int, step: Step) -> bool:
         layer = self.iteration + step.ahead

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from mcf.dist import faults
+from mcf.dist import faults, gauge, linkgauge
 from mcf.dist.brake import Brake
 from mcf.dist.control import Frame
 from mcf.dist.hf import LoadedModel, load_model
@@ -37,15 +37,26 @@ class Session:
     between two frames, and between two chunks (`mcf.dist.brake`). The loaded model stays for the next one.
     """
 
-    def __init__(self, transport: Transport, brake: Brake | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        brake: Brake | None = None,
+        *,
+        folder: Path | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """`folder` and `num_threads` are this host's own, in place of those that the head names."""
         self._transport = transport
         self._brake = brake or Brake()
+        self._folder, self._num_threads = folder, num_threads
         self._model: LoadedModel | None = None
         self._node: Node | None = None
         self._handlers = {
             "ping": self._ping,
             "echo_state": self._echo_state,
             "measure": self._measure,
+            "measure_compute": self._measure_compute,
+            "measure_link": self._measure_link,
             "load": self._load,
             "plan": self._plan,
             "prefill": self._prefill,
@@ -74,7 +85,8 @@ class Session:
     def _load(self, frame: Frame, reply: Reply) -> None:
         """Load the model; everything it needs lies in one local folder."""
         faults.point("loading")
-        self._model = load_model(Path(frame["folder"]), frame["dtype"], num_threads=frame["num_threads"])
+        folder = self._folder or Path(frame["folder"])
+        self._model = load_model(folder, frame["dtype"], num_threads=self._num_threads or frame["num_threads"])
         weights = sum(p.numel() * p.element_size() for p in self._model.model.parameters())
         reply("loaded", num_layers=self._model.num_layers, vocab_size=self._model.vocab_size, weight_bytes=weights)
 
@@ -138,6 +150,14 @@ class Session:
         node, self._node = self._node, None
         if node is not None:
             node.close()
+
+    def _measure_compute(self, frame: Frame, reply: Reply) -> None:
+        reply("measured_compute", rates=gauge.measure(frame["sizes"], lambda: linkgauge.meet(self._transport)))
+
+    def _measure_link(self, frame: Frame, reply: Reply) -> None:
+        found = linkgauge.measure_links(self._transport, **frame.fields)
+        links = [[peer, found.bytes_s[peer], found.latency_s[peer]] for peer in sorted(found.bytes_s)]
+        reply("measured_link", links=links, port_bytes_s=found.port_bytes_s)
 
     def _current(self) -> Node:
         if self._node is None:

@@ -14,6 +14,7 @@ from mcf.dist.store import KvStore
 from mcf.dist.transport import Handle, Transport
 from mcf.schedule import Schedule
 from mcf.schedule.steps import (
+    COMPUTE,
     DECODE,
     FETCHED_KV,
     KEEP,
@@ -111,9 +112,7 @@ class Transfers:
         keys = [(recv, layer, g) for g in self.keys[recv]]
         missing = [key for key in keys if key not in self._arrived]
         if self.direct:
-            for key in missing:
-                self._handles.pop(key).wait()
-                self._end(key, self.clock())
+            self._wait_for(missing)
             return True
         if not all(key in self._posted and self.arrivals.has(key) for key in missing):
             return False
@@ -125,9 +124,7 @@ class Transfers:
         """Say whether one layer of a started send has left its memory (`direct`: block until it has)."""
         keys = [(row, layer, g) for g in self.keys[row]]
         if self.direct:
-            for key in [key for key in keys if key in self._handles]:
-                self._handles.pop(key).wait()
-                self._end(key, self.clock())
+            self._wait_for([key for key in keys if key in self._handles])
             return True
         return all(key not in self._posted or self.arrivals.has(key) for key in keys)
 
@@ -139,9 +136,7 @@ class Transfers:
         """Wait for everything posted, then forget it; says whether there was anything to wait for."""
         waited = bool(self._posted)
         if self.direct:
-            for key in list(self._handles):
-                self._handles.pop(key).wait()
-                self._end(key, self.clock())
+            self._wait_for(list(self._handles))
         else:
             self.arrivals.wait_until(lambda: all(self.arrivals.has(key) for key in self._posted))
             for key in list(self._posted):
@@ -182,6 +177,18 @@ class Transfers:
             self._handles[key] = handle
         else:
             self.arrivals.post(key, handle)
+
+    def _wait_for(self, keys: Sequence[Key]) -> None:
+        """Block the calling thread until these have ended; that is exposed communication."""
+        for key in keys:
+            step, start = self.steps[key[0]], self.clock()
+            self._handles.pop(key).wait()
+            end = self.clock()
+            self._end(key, end)
+            self.trace.event(
+                kind=step.kind, lane=COMPUTE, stage=step.stage, node=self.node, t_start=start, t_end=end, row=key[0],
+                chunk=step.chunk, layer=key[1], wait=True,
+            )  # fmt: skip
 
     def _end(self, key: Key, end: float) -> None:
         """Take note of an ended transfer; scatter what was staged."""

@@ -1,7 +1,7 @@
 """Tensors between the workers. The only file that names torch.distributed.
 
-`GlooTransport` joins processes over TCP on the loopback interface; `mcf.dist.local` joins threads of one process for
-tests. What the bodies share:
+`GlooTransport` joins processes over TCP, on the loopback interface unless another address is asked for;
+`mcf.dist.local` joins threads of one process for tests. What the bodies share:
 
 1. A transfer is one contiguous CPU tensor; sender and receiver name the same tag. Transfers with the same sender,
    receiver and tag arrive in the order they were sent.
@@ -30,16 +30,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, but its types do not say so
-from torch.distributed.distributed_c10d import ProcessGroupGloo, Work
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Work
 
 from mcf.errors import TransportError
 from mcf.schedule.steps import PURPOSE_NAMES
 
 LOOPBACK = "127.0.0.1"
+BOARD_S = 30.0  # a store that does not answer for so long is taken for gone
 MAX_TAG = (1 << 31) - 1
 Counters = dict[tuple[int, int, int], int]
 
@@ -129,13 +130,52 @@ def _reason(exc: BaseException) -> str:
     return re.sub(r"^\[\S+:\d+\] ", "", line).partition(". This is typically")[0]
 
 
-def _join_store(rank: int, world_size: int, port: int, listen_fd: int, timeout_s: float) -> TCPStore:
+def _open_store(host: str, port: int, listen_fd: int, timeout_s: float) -> TCPStore:
+    """Return a client of the store at host:port; serves it on `listen_fd`, a listening socket, unless that is -1."""
     timeout = timedelta(seconds=timeout_s)
-    if rank:
-        return TCPStore(LOOPBACK, port, world_size, is_master=False, timeout=timeout)
-    return TCPStore(
-        LOOPBACK, port, world_size, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listen_fd
-    )
+    if listen_fd < 0:
+        return TCPStore(host, port, is_master=False, timeout=timeout)
+    return TCPStore(host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listen_fd)
+
+
+class Board:
+    """The launcher's key-value store, a corner of it under `prefix`: where head and workers of several hosts meet.
+
+    With `listen_fd`, a listening socket, this process serves the store; else it is a client. Values are short texts.
+    Raises TransportError when the store cannot be reached or has gone.
+    """
+
+    def __init__(self, host: str, port: int, *, prefix: str, listen_fd: int = -1) -> None:
+        self._where = f"the store at {host}:{port} (MASTER_ADDR, MASTER_PORT)"
+        with self._in_our_words("cannot be reached"):
+            self._store = _open_store(host, port, listen_fd, BOARD_S)
+            self._corner = PrefixStore(prefix, self._store)
+
+    def post(self, key: str, text: str) -> None:
+        """Write one text for all to read."""
+        with self._in_our_words("has gone"):
+            self._corner.set(key, text)
+
+    def read(self, key: str) -> str | None:
+        """Return what was posted under the key; None if nothing is there yet."""
+        with self._in_our_words("has gone"):
+            return self._corner.get(key).decode() if self._corner.check([key]) else None
+
+    @contextmanager
+    def _in_our_words(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as exc:
+            raise TransportError(f"{self._where} {what}: {_reason(exc)}") from exc
+
+
+def _gloo_options(address: str, timeout_s: float) -> Any:
+    """Return Gloo's options with one device, whose socket is bound to `address` and to no other."""
+    gloo: Any = ProcessGroupGloo  # its published types leave these out
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=address)]
+    options._timeout = timedelta(seconds=timeout_s)
+    return options
 
 
 class _Group(Protocol):
@@ -162,19 +202,31 @@ class _GlooHandle:
 
 
 class GlooTransport(Meter):
-    """Processes on one machine, joined by Gloo over the loopback interface.
+    """Processes joined by Gloo over TCP; each listens on its own `address` alone, by default on loopback.
 
-    Rank 0 serves the meeting point on `listen_fd`, a listening socket bound to 127.0.0.1:`port`; the others connect to
-    it. Blocks until all have come; raises TransportError after `timeout_s`, which is also the time-out of each wait.
+    They meet in the store at `host`:`port`, under keys that begin with `prefix`; whoever has `listen_fd`, a listening
+    socket bound there, serves it. Blocks until all have come; raises TransportError after `timeout_s`, which is also
+    the time-out of each wait.
     """
 
-    def __init__(self, *, rank: int, world_size: int, port: int, listen_fd: int = -1, timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        port: int,
+        timeout_s: float,
+        listen_fd: int = -1,
+        host: str = LOOPBACK,
+        address: str = LOOPBACK,
+        prefix: str = "",
+    ) -> None:
         super().__init__(rank=rank, world_size=world_size)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
         try:
             with _born_polite():
-                store = _join_store(rank, world_size, port, listen_fd, timeout_s)
-                group = ProcessGroupGloo(store, rank, world_size, timedelta(seconds=timeout_s))
+                store = _open_store(host, port, listen_fd, timeout_s)
+                corner = PrefixStore(prefix, store)
+                group = ProcessGroupGloo(corner, rank, world_size, _gloo_options(address, timeout_s))
             self._group: _Group | None = cast(_Group, group)  # keeps its store alive
         except RuntimeError as exc:
             raise TransportError(f"worker {rank} could not join the {world_size} workers: {_reason(exc)}") from exc

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from mcf.dist import memory
 from mcf.dist.control import Frame
-from mcf.dist.process import WorkerProcess
+from mcf.dist.ends import WorkerEnd
 from mcf.errors import (
     RunError,
     TransportError,
@@ -32,7 +32,7 @@ _BLAME_S = 0.5
 class Worker:
     """What the head knows of one worker: its process, its unread frames, its error, and when it last sent anything."""
 
-    def __init__(self, process: WorkerProcess, now_s: float) -> None:
+    def __init__(self, process: WorkerEnd, now_s: float) -> None:
         self.process = process
         self.rank = process.rank
         self.seen_s = now_s
@@ -52,13 +52,19 @@ class Worker:
 class Watch:
     """Reads the frames of all workers and raises, naming `phase`, when one is lost, failed or silent."""
 
-    def __init__(self, processes: Sequence[WorkerProcess], *, silent_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, processes: Sequence[WorkerEnd], *, silent_s: float, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._silent_s = silent_s
         self.workers = [Worker(process, clock()) for process in processes]
         self._selector = selectors.DefaultSelector()
         for worker in self.workers:
             self._selector.register(worker.process.channel, selectors.EVENT_READ, worker)
+
+    def add(self, process: WorkerEnd) -> None:
+        """Watch one more worker; `workers` stay in rank order."""
+        worker = Worker(process, self._clock())
+        self.workers = sorted([*self.workers, worker], key=lambda one: one.rank)
+        self._selector.register(process.channel, selectors.EVENT_READ, worker)
 
     def pump(self, timeout_s: float, phase: str) -> None:
         """Read what comes within `timeout_s`, then judge every worker."""
@@ -67,7 +73,7 @@ class Watch:
         if self._silent():
             self._read(0.0, phase)  # if it was the head that slept, the beats of that time are here
             for worker in self._silent():
-                raise WorkerSilentError(worker.rank, phase, self._clock() - worker.seen_s)
+                raise WorkerSilentError(worker.rank, phase, self._clock() - worker.seen_s, host=worker.process.host)
 
     def raise_failure(self, phase: str) -> None:
         """Raise what rule 2 says, if anything has gone wrong."""
@@ -76,7 +82,7 @@ class Watch:
             self._read(TICK_S / 4, phase)
         dead = [worker for worker in self.workers if worker.is_gone() and worker.error is None]
         if dead:
-            raise _lost(min(dead, key=lambda worker: (worker.process.popen.poll() or 0) >= 0), phase)
+            raise _lost(min(dead, key=lambda worker: not worker.process.was_killed()), phase)
         failed = [worker for worker in self.workers if worker.error is not None]
         if failed:
             raise _failed(min(failed, key=Worker.has_broken_link), phase)
@@ -100,7 +106,7 @@ class Watch:
         try:
             frames = channel.read_ready()
         except TransportError as exc:
-            raise WorkerFailedError(worker.rank, phase, f"it sent garbage: {exc}") from exc
+            raise WorkerFailedError(worker.rank, phase, f"it sent garbage: {exc}", host=worker.process.host) from exc
         worker.seen_s = self._clock()
         worker.inbox.extend(frame for frame in frames if frame.type not in ("beat", "error"))
         errors = [frame for frame in frames if frame.type == "error"]
@@ -117,22 +123,23 @@ class Watch:
         return [worker for worker in self.workers if self._clock() - worker.seen_s > self._limit_s(worker)]
 
     def _limit_s(self, worker: Worker) -> float:
-        is_bound = worker.has_joined or worker.process.is_stopped()
-        return self._silent_s if is_bound else max(self._silent_s, STARTING_S)
+        is_starting = not worker.has_joined and worker.process.may_be_silent_while_starting()
+        return max(self._silent_s, STARTING_S) if is_starting else self._silent_s
 
 
 def _lost(worker: Worker, phase: str) -> RunError:
-    why = worker.process.why_lost()
-    if worker.process.popen.poll() == memory.EXIT_CODE:
-        return WorkerMemoryError(worker.rank, phase, memory.in_words("", ""))
-    return WorkerLostError(worker.rank, phase, why)
+    return WorkerLostError(worker.rank, phase, worker.process.why_lost(), host=worker.process.host)
 
 
 def _failed(worker: Worker, phase: str) -> RunError | UserError:
     """Return the error that a worker reported; a mistake of the user stays one. Its traceback becomes a note."""
     assert worker.error is not None
     message = worker.error["message"]
+    host = worker.process.host
     kind = WorkerMemoryError if worker.error["kind"] == memory.KIND else WorkerFailedError
-    exc = UserError(message) if worker.error["user"] else kind(worker.rank, phase, message)
+    if worker.error["user"]:
+        exc: RunError | UserError = UserError(f"worker {worker.rank} on {host}: {message}" if host else message)
+    else:
+        exc = kind(worker.rank, phase, message, host=host)
     exc.add_note(worker.error.fields.get("trace", ""))
     return exc

@@ -29,6 +29,7 @@ from mcf.errors import McfError, TransportError, UserError
 if TYPE_CHECKING:
     from mcf.dist.session import Reply, Session
 
+LOOPBACK = "127.0.0.1"
 BEAT_S = 0.5
 _LEAVE_S = 0.5
 _MESSAGE_CHARS = 4096
@@ -95,6 +96,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--tie", type=int, default=0, help="1: ask the system to kill this process with the head")
     parser.add_argument("--listen-fd", type=int, default=-1, help="rank 0: the socket on which the workers meet")
+    parser.add_argument("--host", default=LOOPBACK, help="where the store is in which the workers meet")
+    parser.add_argument("--address", default=LOOPBACK, help="this host's address for tensors")
     return parser.parse_args(argv)
 
 
@@ -115,13 +118,7 @@ def _leave(code: int) -> NoReturn:
 def _read_frames(channel: Channel, inbox: Inbox, brake: Brake) -> None:
     try:
         while (frame := channel.recv()) is not None:
-            if frame.type == "hold":
-                channel.send("held", chunk=brake.hold())
-            elif frame.type == "stop_after":
-                brake.stop_after(frame["chunk"])
-            else:
-                if frame.type == "prefill":
-                    brake.reset()
+            if not obey_brake(frame, channel, brake):
                 inbox.put(frame)
             if frame.type == "shutdown":
                 time.sleep(_LEAVE_S)  # the main thread's chance to leave by itself
@@ -132,6 +129,17 @@ def _read_frames(channel: Channel, inbox: Inbox, brake: Brake) -> None:
         print(f"worker: {exc}", file=sys.stderr, flush=True)
         os._exit(1)
     os._exit(0)
+
+
+def obey_brake(frame: Frame, channel: Channel, brake: Brake) -> bool:
+    """Obey what the reading thread itself must; return whether that was all there is to do with the frame."""
+    if frame.type == "hold":
+        channel.send("held", chunk=brake.hold())
+    elif frame.type == "stop_after":
+        brake.stop_after(frame["chunk"])
+    elif frame.type == "prefill":
+        brake.reset()
+    return frame.type in ("hold", "stop_after")
 
 
 def _beat(channel: Channel, head: int) -> None:
@@ -174,6 +182,9 @@ def join_gloo(frame: Frame, options: argparse.Namespace, brake: Brake) -> "Sessi
         port=frame["port"],
         listen_fd=options.listen_fd,
         timeout_s=frame["timeout_s"],
+        host=options.host,
+        address=options.address,
+        prefix=frame.fields.get("prefix", ""),
     )
     return Session(transport, brake)
 

@@ -19,17 +19,12 @@ from typing import Any, Self
 
 from mcf.dist import faults
 from mcf.dist.control import PROTOCOL, ChannelClosedError, ChannelStalledError, Frame
+from mcf.dist.ends import WorkerEnd, kill_all, stop_all
+from mcf.dist.hosts import Hosts
 from mcf.dist.limit import Limit
 from mcf.dist.nursery import Nursery, fork_worker
-from mcf.dist.process import (
-    WorkerProcess,
-    ctrl_c_held_back,
-    default_command,
-    kill_all,
-    spawn,
-    stop_all,
-    worker_environment,
-)
+from mcf.dist.process import SEND_TIMEOUT_S, ctrl_c_held_back, default_command, spawn, worker_environment
+from mcf.dist.remote import RemoteWorker
 from mcf.dist.watch import TICK_S, Watch
 from mcf.dist.worker import versions
 from mcf.errors import RunError, TransportError, WorkerSilentError
@@ -37,6 +32,7 @@ from mcf.errors import RunError, TransportError, WorkerSilentError
 LOOPBACK = "127.0.0.1"
 SILENT_S = 4.0
 LINK_TIMEOUT_S = 1800.0
+_LOBBY_S = 0.05
 PHASES = ("joining", "idle", "loading", "planning", "prefill", "convergence", "decode", "shutdown")
 OnMessage = Callable[[int, Frame], None]
 
@@ -53,16 +49,18 @@ class World:
     `phase` (one of `PHASES`) says what the workers are doing; errors name it.
     """
 
-    def __init__(self, processes: Sequence[WorkerProcess], *, silent_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, processes: list[WorkerEnd], *, silent_s: float, clock: Callable[[], float]) -> None:
         self.limit: Limit | None = None  # what a wait may not outlast
         self.phase = "joining"
         self.num_threads_per_worker = threads_per_worker(len(processes))
         self.hellos: dict[int, Frame] = {}
         self._port = 0
+        self._hosts: Hosts | None = None
+        self._models: dict[int, Frame] = {}
         self._clock = clock
         self._silent_s = silent_s
         self._gone_because = ""
-        self._processes = tuple(processes)
+        self._processes = processes
         self._finalizer = weakref.finalize(self, kill_all, self._processes)  # at exit too
         self._watch = Watch(processes, silent_s=silent_s, clock=clock)
 
@@ -80,10 +78,12 @@ class World:
         limit: Limit | None = None,
         nursery: Nursery | None = None,
         is_joined: bool = True,
+        hosts: Hosts | None = None,
     ) -> Self:
         """Start the workers and wait until all have joined, or with `is_joined` False until all have said hello.
 
-        No longer than `limit`, which holds for later waits too until it is taken away.
+        With `hosts`, start worker 0 alone and let the others in from other hosts. No longer than `limit`, which holds
+        for later waits too until it is taken away.
         `env` adds to their environment, `fault` is a text for `mcf.dist.faults`, `command` runs another worker program,
         `nursery` forks them (`mcf.dist.nursery`).
         Raises WorkerLostError, WorkerSilentError, WorkerFailedError, TransportError or RequestTimeoutError; no process
@@ -92,17 +92,29 @@ class World:
         extra = {**(env or {}), **({} if fault is None else {faults.VARIABLE: fault})}
         full_env = worker_environment(num_threads_per_worker, extra)
         faults.arm(faults.HEAD, full_env.get(faults.VARIABLE, ""))
-        processes: list[WorkerProcess] = []
+        processes: list[WorkerEnd] = []
+        run = command or default_command()
         if nursery is not None and not nursery.is_ready(limit):
             nursery = None
         try:
+            if hosts is not None:
+                with ctrl_c_held_back():
+                    processes.append(spawn(0, num_workers, run, full_env, None, hosts.worker_options))
+                world = cls(processes, silent_s=silent_s, clock=clock)
+                world.num_threads_per_worker = num_threads_per_worker
+                world.limit, world._hosts, world._port = limit, hosts, hosts.place.master_port
+                world._gather(hosts)
+                world._greet()
+                if is_joined:
+                    world.join()
+                return world
             with socket.create_server((LOOPBACK, 0)) as meeting:
                 for rank in range(num_workers):
                     with ctrl_c_held_back():
                         if nursery is not None:
                             processes.append(fork_worker(nursery, rank, num_workers, full_env, meeting))
                         else:
-                            processes.append(spawn(rank, num_workers, command or default_command(), full_env, meeting))
+                            processes.append(spawn(rank, num_workers, run, full_env, meeting))
                 world = cls(processes, silent_s=silent_s, clock=clock)
                 world.num_threads_per_worker = num_threads_per_worker
                 world.limit = limit
@@ -110,8 +122,8 @@ class World:
                 world._greet()
                 if is_joined:
                     world.join()
-        except BaseException:
-            kill_all(processes)
+        except BaseException as exc:
+            kill_all(processes, _in_words(exc))
             raise
         return world
 
@@ -140,9 +152,25 @@ class World:
         """Whether the workers are gone."""
         return bool(self._gone_because)
 
+    @property
+    def is_over_hosts(self) -> bool:
+        """Whether another launcher has started the workers, so that they cannot be started again from here."""
+        return self._hosts is not None
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the workers reach each other, by rank: on loopback, or where connections to the head came from."""
+        own = LOOPBACK if self._hosts is None else self._hosts.address
+        return [worker.peer if isinstance(worker, RemoteWorker) else own for worker in self._processes]
+
+    @property
+    def fingerprints(self) -> dict[int, str]:
+        """What workers on other hosts say of their model, by rank."""
+        return {rank: frame["fingerprint"] for rank, frame in self._models.items()}
+
     def log(self, rank: int) -> str:
         """Return the tail of what worker `rank` has printed, for diagnosis."""
-        return self._processes[rank].log.text()
+        return self._processes[rank].printed()
 
     def send(self, rank: int, type: str, payload: bytes = b"", /, **fields: Any) -> None:
         """Send one frame to worker `rank`. Raises WorkerLostError or WorkerSilentError if it cannot take it."""
@@ -163,8 +191,11 @@ class World:
         """Have the workers meet, once each fits this head. Raises TransportError for one that does not."""
         with self._all_or_nothing():
             for rank, hello in self.hellos.items():
-                check_hello(hello, rank)
-        self.broadcast("join", port=self._port, timeout_s=LINK_TIMEOUT_S)
+                check_hello(hello, rank, "" if self._hosts is None else self._hosts.dtype)
+            if self._hosts is not None:
+                self._compare_models(self._hosts)
+        prefix = {} if self._hosts is None else {"prefix": self._hosts.tensor_prefix}
+        self.broadcast("join", port=self._port, timeout_s=LINK_TIMEOUT_S, **prefix)
         self.wait_for("joined")
         for worker in self._watch.workers:
             worker.has_joined = True
@@ -221,7 +252,7 @@ class World:
     def kill(self, why: str = "they were closed") -> None:
         """Kill and reap all workers at once. Harmless when called again."""
         self._gone_because = self._gone_because or why
-        kill_all(self._processes)
+        kill_all(self._processes, why)
         self._finalizer.detach()
         self._watch.close()
 
@@ -250,8 +281,36 @@ class World:
             self.kill(_in_words(exc))
             raise
 
+    def _gather(self, hosts: Hosts) -> None:
+        """Let the workers of other hosts in."""
+        while hosts.is_waiting():
+            for admitted in hosts.lobby.poll(_LOBBY_S):
+                worker = RemoteWorker(admitted, send_timeout_s=SEND_TIMEOUT_S)
+                self._processes.append(worker)
+                self._watch.add(worker)
+            self._pump(0.0)
+        hosts.close()
+        self._processes.sort(key=lambda worker: worker.rank)
+
     def _greet(self) -> None:
         self.hellos = self.wait_for("hello")
+        for rank, worker in enumerate(self._processes):
+            if isinstance(worker, RemoteWorker):
+                worker.introduce(self.hellos[rank])
+        if self._hosts is not None:
+            self._models = self.wait_for("model", range(1, self.num_workers))
+
+    def _compare_models(self, hosts: Hosts) -> None:
+        """Refuse a worker whose host has another model; the head may still be reading its own."""
+        while not hosts.fingerprint.done():
+            self._pump(TICK_S)
+        mine = hosts.fingerprint.result()
+        for rank, frame in sorted(self._models.items()):
+            if frame["fingerprint"] != mine:
+                raise TransportError(
+                    f"worker {rank} on {self._processes[rank].host} cannot join: its model has the fingerprint "
+                    f"{frame['fingerprint'][:12]}, the head's {mine[:12]}; put the same model files on every host"
+                )
 
     def _pump(self, timeout_s: float) -> None:
         self._watch.pump(timeout_s, self.phase)
@@ -274,15 +333,22 @@ class World:
                 raise TransportError(f"worker {rank} sent {frame.type!r} during {self.phase}; expected {type!r}")
 
 
-def check_hello(hello: Frame, rank: int) -> None:
-    """Raise TransportError unless a worker's `hello` fits this head: its rank, the protocol and all versions."""
+def check_hello(hello: Frame, rank: int, dtype: str = "") -> None:
+    """Raise TransportError unless a worker's `hello` fits this head: its rank, the protocol and all versions.
+
+    A worker on another host also says its `dtype`, which must be this one.
+    """
     expected: dict[str, object] = {"rank": rank, "protocol": PROTOCOL, **versions()}
     got = {"rank": hello["rank"], "protocol": hello["protocol"], **hello["versions"]}
+    host = hello.fields.get("host", "")
+    if host:
+        expected, got = {**expected, "dtype": dtype}, {**got, "dtype": hello.fields.get("dtype", "")}
+    cure = "install the same versions and give the same options on every host"
     wrong = [name for name in expected.keys() | got.keys() if expected.get(name) != got.get(name)]
     for name in sorted(wrong):
         raise TransportError(
-            f"worker {rank} cannot join: its {name} is {got.get(name)}, the head's is {expected.get(name)}; "
-            "run head and workers from one installation"
+            f"worker {rank}{f' on {host}' if host else ''} cannot join: its {name} is {got.get(name)}, the head's is "
+            f"{expected.get(name)}; {cure if host else 'run head and workers from one installation'}"
         )
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from mcf.dist.hosts import refuse_another_run
 from mcf.dist.limit import Limit
 from mcf.dist.nursery import Nursery, obtain
+from mcf.dist.torchrun import here, settle_workers
 from mcf.dist.world import World, threads_per_worker
+from mcf.engine.hosts import check_interface, serve, start_over_hosts
 from mcf.engine.planner import AUTO, DEFAULT_POLICY, Plan, check_policy, check_window, check_workers, make_plan
 from mcf.engine.request import OnProgress, OnText, Request, ShouldStop
 from mcf.engine.result import Result
@@ -24,11 +27,12 @@ from mcf.units import parse_bytes, parse_tokens
 def load(
     model: str | Path,
     *,
-    workers: int = 2,
+    workers: int | None = None,
     policy: str = DEFAULT_POLICY,
     kv_memory: str | int | None = None,
     chunk_tokens: str | int = AUTO,
     dtype: str = "float32",
+    interface: str | None = None,
     threads: int | None = None,
     timeout_s: float | Limit | None = None,
     on_progress: OnProgress | None = None,
@@ -36,7 +40,10 @@ def load(
     fault: str | None = None,
     poison: bool = False,
 ) -> "LLM":
-    """Load a model on `workers` local worker processes and keep them until `close`.
+    """Load a model on `workers` local worker processes (2 by default) and keep them until `close`.
+
+    In a torchrun world its processes are the workers, and `workers` may be left out. Rank 0 gets the LLM; in the others
+    this call obeys until rank 0 closes, then raises SystemExit(0). `interface` names the network interface to use.
 
     `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text
     such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `threads`:
@@ -46,8 +53,11 @@ def load(
     but no weight has moved: what it raises ends the loading. `fault` and `poison` are for tests. Raises UserError and
     RunError kinds.
     """
+    place = here()
+    num_workers = settle_workers(workers, place)
     check_policy(policy)
-    check_workers(workers)
+    check_workers(num_workers)
+    check_interface(interface, place)
     if dtype not in DTYPE_BYTES:
         raise UserError(f"got dtype {dtype!r}: expected one of {', '.join(sorted(DTYPE_BYTES))}")
     budget = None if kv_memory is None else parse_bytes(kv_memory)
@@ -55,24 +65,38 @@ def load(
     if threads is not None and threads < 1:
         raise UserError(f"got {threads} threads: expected at least 1 per worker")
     Limit.start(timeout_s)
-    source = resolve(str(model), progress=on_progress)
-    shape = source.shape(dtype)
-    limit = Limit.start(timeout_s)
     report = on_progress or _silent
-    report("load", 0, workers)
-    with ThreadPoolExecutor(1) as pool:  # the tokenizer's imports take seconds: meanwhile the workers start
-        tokenizer = pool.submit(load_tokenizer, source)
-        nursery = obtain()
-        try:
-            world = _start_world(workers, fault, limit, nursery, threads)
-        except BaseException:
-            _close(nursery)
-            raise
+    if place is not None and place.is_guest:
+        serve(place, str(model), interface=interface, dtype=dtype, threads=threads, fault=fault, progress=report)
+    nursery: Nursery | None = None
+    with ThreadPoolExecutor(3) as pool:  # the tokenizer's imports take seconds: meanwhile the workers start
+        if place is not None and place.world_size > 1:
+            source, tokenizer, world = start_over_hosts(
+                *(place, str(model), pool),
+                interface=interface,
+                dtype=dtype,
+                threads=threads,
+                fault=fault,
+                limit=Limit.start(timeout_s),
+                progress=report,
+            )
+        else:
+            source = resolve(str(model), progress=on_progress)
+            source.shape(dtype)  # refuses what it cannot run
+            limit = Limit.start(timeout_s)
+            report("load", 0, num_workers)
+            tokenizer = pool.submit(load_tokenizer, source)
+            nursery = obtain()
+            try:
+                world = _start_world(num_workers, fault, limit, nursery, threads)
+            except BaseException:
+                _close(nursery)
+                raise
         try:
             llm = LLM(
                 world,
                 source,
-                shape,
+                source.shape(dtype),
                 tokenizer.result(),
                 dtype=dtype,
                 policy=policy,
@@ -169,6 +193,8 @@ class LLM:
         `timeout_s` limits how long that may take; `fault` is for tests. Raises RunError kinds; no worker is left then.
         """
         limit = Limit.start(timeout_s)
+        if self.world.is_over_hosts:
+            refuse_another_run()
         self.world.close()
         if self._nursery is None or self._nursery.is_gone():
             self._nursery = obtain()

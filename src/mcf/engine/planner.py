@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from mcf import policies
 from mcf.cluster import Cluster
 from mcf.errors import InfeasibleError, PromptError, UserError
-from mcf.mars import auto_chunk
+from mcf.mars import Rates, auto_chunk
 from mcf.model import ModelShape
 from mcf.policies import PlanRequest
 from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
 
 DEFAULT_POLICY = "mars-paper"
 AUTO = "auto"
+MOST_UNICAST = 64  # workers; beyond it a plan that nobody runs is judged as multicasts: plain sends are N^2 a chunk
 AUTO_TOKENS = (512, 256, 128, 64)  # per worker: what `auto_chunk` chooses from
 
 
@@ -40,24 +41,33 @@ def make_plan(
     kv_memory_bytes: int | None = None,
     max_tokens: int = 0,
     topology: str = "switch",
+    cluster: Cluster | None = None,
+    rates: Rates | None = None,
+    is_for_a_run: bool = True,
 ) -> Plan:
     """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 512 per worker, smaller where memory
-    asks.
+    asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes` and `topology`; policy `mars` decides
+    by `rates` where they are known. A plan that is not `is_for_a_run` keeps its multicasts for many workers.
 
     Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes,
     UnknownNameError.
     """
     check_workers(num_workers)
     check_window(shape, prompt_tokens, min_new_tokens=min(max_tokens, 1))
-    sizes = _chunk_sizes(shape, chunk_tokens, prompt_tokens, num_workers, kv_memory_bytes, max_tokens)
+    where = cluster or Cluster.uniform(topology, num_workers, kv_budget_bytes=kv_memory_bytes)
+    least = min((budget for budget in where.kv_budgets if budget is not None), default=None)
+    sizes = _chunk_sizes(shape, chunk_tokens, prompt_tokens, num_workers, least, max_tokens)
     request = PlanRequest(
         shape=shape,
-        cluster=Cluster.uniform(topology, num_workers, kv_budget_bytes=kv_memory_bytes),
+        cluster=where,
         prompt_tokens=prompt_tokens,
         chunk_tokens=sizes[0],
         max_new_tokens=max_tokens,
+        rates=rates,
     )
-    sched = unicast(_first_that_fits(policy, request, sizes))
+    sched = _first_that_fits(policy, request, sizes)
+    if is_for_a_run or num_workers <= MOST_UNICAST:
+        sched = unicast(sched)
     report = verify(sched)
     data = to_bytes(sched)
     return Plan(schedule=sched, report=report, data=data, sha256=digest(data))

@@ -176,6 +176,7 @@ class Request:
             finish_reason=reason,
             versions=versions(),
             trace=trace,
+            schedule=self.plan.schedule,
         )
 
     # -- frames: between two of them the caller may end the request -------------------------------------------------

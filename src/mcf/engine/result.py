@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcf.errors import RunError
+from mcf.schedule import Schedule
 from mcf.schedule.kv import STATE_NAMES, VALID
 from mcf.trace import Trace
 
@@ -40,10 +41,11 @@ class Result:
     finish_reason: str
     versions: dict[str, str]
     trace: Trace = field(repr=False, compare=False)
+    schedule: Schedule = field(repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The documented, stable object that `mcf run --json` prints (docs/json.md)."""
-        return {name: value for name, value in vars(self).items() if name != "trace"}
+        return {name: value for name, value in vars(self).items() if name not in ("trace", "schedule")}
 
 
 def certify(

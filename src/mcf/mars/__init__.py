@@ -27,6 +27,8 @@ from mcf.mars.groups import (
     inbound_bound_s,
 )
 from mcf.mars.job import Job
+from mcf.mars.links import worst_link_bytes
+from mcf.mars.nested import Levels, NestedChunk, nest
 from mcf.mars.placement import Links, give_up, h_near, hop_matrix, nearest_links, spread, targets, tree_hops
 from mcf.mars.predict import Prediction, degree, predict
 from mcf.mars.replicas import (
@@ -67,11 +69,13 @@ __all__ = [
     "ChunkPlan",
     "Form",
     "Job",
+    "Levels",
     "Links",
     "M_chunk",
     "M_hist",
     "M_node",
     "M_token",
+    "NestedChunk",
     "Prediction",
     "R",
     "Rates",
@@ -104,6 +108,7 @@ __all__ = [
     "most_over",
     "n_star",
     "nearest_links",
+    "nest",
     "predict",
     "r",
     "r_feasible",
@@ -115,4 +120,5 @@ __all__ = [
     "surplus",
     "targets",
     "tree_hops",
+    "worst_link_bytes",
 ]

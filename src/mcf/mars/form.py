@@ -16,7 +16,7 @@ class Form:
 
     `traffic` purpose -> bytes, each hop counted; `peak_bytes` [N] most KV bytes in use, the decode reserve included;
     `into` and `out_of` [N] bytes that enter and leave a node, a multicast leaving once; what others relay is not in.
-    `fetched` [C] bytes of history that enter a node in each chunk.
+    `fetched` [C] bytes of history that enter a node in each chunk; `groups` [C] the group size, where there is one.
     """
 
     policy: str
@@ -26,6 +26,7 @@ class Form:
     into: Array
     out_of: Array
     fetched: Array = field(default_factory=lambda: np.zeros(1))
+    groups: Array = field(default_factory=lambda: np.ones(1, dtype=np.int64))
 
     @property
     def traffic_bytes(self) -> int:

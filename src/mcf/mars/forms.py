@@ -9,6 +9,7 @@ from collections.abc import Callable
 from mcf.mars.form import Form
 from mcf.mars.forms_apart import pd, pipeline
 from mcf.mars.forms_kv import full, gather, one_shot, ring, zigzag
+from mcf.mars.forms_nested import mars
 from mcf.mars.forms_paper import mars_paper
 from mcf.mars.forms_routed import pass_q, ulysses
 from mcf.mars.job import Job
@@ -23,6 +24,7 @@ FORMS: dict[str, Callable[[Job], Form]] = {
     "ulysses": ulysses,
     "pd": pd,
     "mars-paper": mars_paper,
+    "mars": mars,
 }
 
 REFERENCES: dict[str, Callable[[Job], Form]] = {"pipeline": pipeline}  # what no schedule of ours does

@@ -14,18 +14,18 @@ def mars_paper(j: Job) -> Form:
 
     Exact without a budget and where the budget never binds; else an estimate for nodes that are all alike.
     """
-    found = _paper_unlimited(j)
     if j.S_node is None:
-        return found
+        return _paper_unlimited(j)
     least = _paper_unlimited(j.replace(alpha=0))
-    return least if least.peak_bytes.max() > j.S_node else _paper_squeezed(j, found)
+    return least if least.peak_bytes.max() > j.S_node else _paper_squeezed(j)
 
 
-def _paper_squeezed(j: Job, free: Form) -> Form:
+def _paper_squeezed(j: Job) -> Form:
     r = paper_factors(j)
     copies, used = squeezed_copies(j, r)
     if (copies[-1] >= r - 1).all():
-        return free
+        return _paper_unlimited(j)
+    free = _paper_unlimited(j, has_peaks=False)
     makers = j.N - 1 - copies
     fetched = (np.tril(makers, -1) * j.t.mean(1)[None, :]).sum(1) * kv_bytes(j)
     needers = needers_of(j)
@@ -40,7 +40,7 @@ def _paper_squeezed(j: Job, free: Form) -> Form:
     )
 
 
-def _paper_unlimited(j: Job) -> Form:
+def _paper_unlimited(j: Job, *, has_peaks: bool = True) -> Form:
     r, needers = paper_factors(j), needers_of(j)
     made = j.t * kv_bytes(j)
     total = made.sum(1, keepdims=True)
@@ -55,7 +55,7 @@ def _paper_unlimited(j: Job) -> Form:
         policy="mars-paper",
         job=j,
         traffic=traffic_of(arrives.sum(), old.sum()),
-        peak_bytes=peaks_of(j, lambda j, c: paper_slots(j, c, r), kept),
+        peak_bytes=peaks_of(j, lambda j, c: paper_slots(j, c, r), kept) if has_peaks else kept[-1],
         into=(arrives + old).sum(0),
         out_of=(made * (j.N > 1) + sources).sum(0),
         fetched=worst_of(old),

@@ -5,6 +5,7 @@ from math import gcd
 
 import numpy as np
 
+from mcf.cluster import tree_numbers
 from mcf.mars.form import Form, kv_bytes, own_bytes, traffic_of
 from mcf.mars.job import Array, Job
 
@@ -23,9 +24,10 @@ def _routed(policy: str, j: Job, groups: int) -> Form:
     query, state = j.query_bytes * j.L // groups, j.state_bytes * j.L // groups
     queries = states = 0
     into, out = np.zeros(j.N, np.int64), np.zeros(j.N, np.int64)
-    for asks, tokens in _rounds(j, groups):
+    first = np.array(tree_numbers(j.topology, range(j.N), range(j.N)))
+    for turn, asks, tokens in _rounds(j, groups):
         sent = asks * tokens[:, None]  # [q, n] tokens whose queries go from q to n, and whose states come back
-        queries += int((_query_edges(j, asks, groups) * tokens).sum()) * query
+        queries += int((_query_edges(j, asks, groups, first + turn) * tokens).sum()) * query
         states += int((sent.T * j.hops).sum()) * state
         into += sent.sum(0) * query + sent.sum(1) * state
         out += asks.reshape(j.N, -1, groups).any(1).sum(1) * tokens * query + sent.sum(0) * state
@@ -40,12 +42,16 @@ def _routed(policy: str, j: Job, groups: int) -> Form:
     )
 
 
-def _rounds(j: Job, groups: int) -> Iterator[tuple[Array, Array]]:
-    """([q, n] whether queries of q go to n, [N] tokens of q): once for all chunks in which everybody asks everybody."""
-    every = j.T[:-1].min(1) > 0
-    yield ~np.eye(j.N, dtype=bool), j.t[every].sum(0)
+def _rounds(j: Job, groups: int) -> Iterator[tuple[int, Array, Array]]:
+    """(turn, [q, n] whether queries of q go to n, [N] tokens of q): once per turn where everybody asks everybody.
+
+    Chunks take the topology's trees in turns.
+    """
+    every, turns = j.T[:-1].min(1) > 0, np.arange(len(j.t)) % j.topology.num_trees
+    for turn in range(j.topology.num_trees):
+        yield turn, ~np.eye(j.N, dtype=bool), j.t[every & (turns == turn)].sum(0)
     for c in np.flatnonzero(~every).tolist():
-        yield _asks(j, c, groups), j.t[c]
+        yield int(turns[c]), _asks(j, c, groups), j.t[c]
 
 
 def _asks(j: Job, c: int, groups: int) -> Array:
@@ -58,12 +64,14 @@ def _asks(j: Job, c: int, groups: int) -> Array:
     return out
 
 
-def _query_edges(j: Job, asks: Array, groups: int) -> Array:
+def _query_edges(j: Job, asks: Array, groups: int, turns: Array) -> Array:
     """[N] links of the trees that a node's queries take to all that it asks, one tree for each head group."""
     if j.topology.is_switch:
         return np.asarray(asks.sum(1))
     asked = [[[n for n in range(g, j.N, groups) if row[n]] for g in range(groups)] for row in asks]
-    return np.array([sum(len(j.topology.multicast(q, a)) for a in trees if a) for q, trees in enumerate(asked)])
+    trees = (turns % j.topology.num_trees).tolist()
+    lengths = ([len(j.topology.multicast(q, a, tree=tree)) for a in asked[q] if a] for q, tree in enumerate(trees))
+    return np.array([sum(each) for each in lengths])
 
 
 def _by_heads(j: Job, groups: int) -> tuple[int, Array, Array]:

@@ -136,7 +136,7 @@ def t_att(g: float, s: Setting, c: int, rates: Rates) -> float:
     """Seconds of attention in one layer: the same arithmetic for all g, g-fold less KV to read."""
     B = s.B_c(c)
     flops = 4.0 * s.shape.num_q_heads * s.shape.head_dim * (B / s.N) * (s.h(c) + B / 2)
-    return max(flops / rates.P, (s.h(c) + B) / g * float(s.m_l) / rates.BW_mem)
+    return max(flops / rates.attention, (s.h(c) + B) / g * float(s.m_l) / rates.BW_mem)
 
 
 def T_layer(g: float, s: Setting, c: int, rates: Rates) -> float:
@@ -168,10 +168,10 @@ def h_over_B(s: Setting, g: int | None = None) -> float:
 
 def h_hidden(s: Setting, g: int, rates: Rates) -> float:
     """Tokens of history from which routing in groups of g hides behind attention, whatever the chunk size."""
-    return (g - 1) * (s.q + s.p) * rates.P / (4.0 * s.shape.num_q_heads * s.shape.head_dim * s.deg * rates.BW)
+    return (g - 1) * (s.q + s.p) * rates.attention / (4.0 * s.shape.num_q_heads * s.shape.head_dim * s.deg * rates.BW)
 
 
-# --- lower bounds of every policy (section 3.5 of the design notes) ---
+# --- lower bounds of all that hold, fetch and route whole heads (section 3.5 of the design notes) ---
 
 
 def compute_bound_s(s: Setting, rates: Rates) -> float:
@@ -186,6 +186,8 @@ def compute_bound_s(s: Setting, rates: Rates) -> float:
 
 def inbound_bound_s(s: Setting, rates: Rates) -> float:
     """Seconds that the fewest bytes into a node take, over all group sizes, integers that divide N or not.
+
+    For nodes that share every chunk's tokens evenly and keep heads together: `ulysses` and `pd` may take less.
 
     Bytes are convex in g between the points where streaming ends, so the least of them is at an end, at such a point,
     or where the derivative vanishes: g* = sqrt of (what shrinks with g)/(what grows with g).

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcf.cluster import Topology
+from mcf.cluster.facts import in_degrees
 from mcf.errors import UserError
 from mcf.mars.chunk import PAGE_TOKENS
 from mcf.mars.placement import spread
 from mcf.mars.replicas import Alpha
+from mcf.mars.times import Rates
 from mcf.model import ModelShape
 
 Array = NDArray[Any]
@@ -26,7 +28,8 @@ class Job:
 
     `S_node` is each node's KV budget in bytes (None: no limit), `alpha` MARS's reuse bound (None: the paper's default).
     `is_head_tail` says how a chunk is cut: head and tail pieces for each node, or one span. `makers` of the nodes
-    compute (None: all). Raises UserError for counts that cannot be.
+    compute (None: all). `rates` are the speeds that policy `mars` decides by. Raises UserError for counts that cannot
+    be.
     """
 
     shape: ModelShape
@@ -39,6 +42,7 @@ class Job:
     alpha: Alpha | None = None
     is_head_tail: bool = True
     makers: int | None = None
+    rates: Rates | None = None
 
     def __post_init__(self) -> None:
         """Refuse counts below one."""
@@ -140,6 +144,11 @@ class Job:
     def reserve_pages(self, own: Array) -> Array:
         """[N] further pages of each layer that the generated tokens take, behind `own` [N] tokens."""
         return self.pages(own + self.generated) - self.pages(own)
+
+    @cached_property
+    def degree(self) -> int:
+        """Links that lead into the worst node: one port on a switch."""
+        return max(1, min(in_degrees(self.topology)))
 
     @cached_property
     def hops(self) -> Array:

@@ -68,7 +68,7 @@ class _Chunks:
     def attend(self, steps: int, *, pairs: Array | None = None) -> Array:
         """Attention of a node's share, in so many steps."""
         seen = self.n * (self.h + self.B / 2) if pairs is None else pairs
-        work = 4.0 * self.heads * seen / self.rates.P
+        work = 4.0 * self.heads * seen / self.rates.attention
         read = (self.h + self.B) * self.ml / self.rates.BW_mem
         return np.asarray(np.maximum(work, read) + steps * self.rates.overhead)
 
@@ -76,7 +76,7 @@ class _Chunks:
         """Merging the states of a node's own queries."""
         moved = (states + 1) * self.n * self.j.state_bytes
         flops = 4.0 * self.heads * self.n * states
-        return np.maximum(flops / self.rates.P, moved / self.rates.BW_mem) + self.rates.overhead
+        return np.maximum(flops / self.rates.attention, moved / self.rates.BW_mem) + self.rates.overhead
 
     def total(self, layer: Array, inbound: Array) -> float:
         """All chunks: their layers, or all that comes in, and the output head."""
@@ -86,12 +86,12 @@ class _Chunks:
 
 
 def _kv(form: Form, k: _Chunks, steps: int) -> float:
-    """Policies that bring KV to the queries: history ahead of time, new KV inside the layer, behind it on the link."""
+    """Policies that bring KV to the queries: new KV inside the layer, history ahead of time where the link is free."""
     new = (k.B - np.floor(k.B / k.makers)) * k.ml * (k.makers > 1)
     old = form.fetched / k.j.L / k.link
     ways = 1 if form.policy == "full" else -(-(k.makers - 1) // k.j.stream_slots)  # a receive waits for a slot
     way = np.maximum(new / k.link + k.depth * k.rates.tau, ways * k.rates.tau)
-    arrived = np.maximum(k.dense, old) + way * (new > 0)
+    arrived = k.dense + way * (new > 0)
     work = k.attend(steps)
     layer = np.maximum(k.dense + work, arrived + work / k.makers * (old > 0)) + k.merge(steps)
     return k.total(layer, form.fetched + k.j.L * new)
@@ -135,7 +135,7 @@ def _pipeline(form: Form, k: _Chunks) -> float:
     j, rates, N = k.j, k.rates, k.j.N
     layers, W = -(-j.L // N), j.shape.num_layer_weights
     dense = np.maximum(2.0 * W * k.B / rates.P, W * rates.w / rates.BW_mem)
-    seen = np.maximum(4.0 * k.heads * k.B * (k.h + k.B / 2) / rates.P, (k.h + k.B) * k.ml / rates.BW_mem)
+    seen = np.maximum(4.0 * k.heads * k.B * (k.h + k.B / 2) / rates.attention, (k.h + k.B) * k.ml / rates.BW_mem)
     passed = k.B * j.shape.hidden_size * j.shape.act_bytes / rates.BW * (N > 1)
     stage = np.maximum(layers * (dense + seen + 3 * rates.overhead), passed)
     tail = (N - 1) * (float(stage[-1]) + float(passed[-1]) + rates.tau)
@@ -146,6 +146,20 @@ def _steps(form: Form) -> int:
     return form.job.N + (form.policy == "full")
 
 
+def _grouped(form: Form, k: _Chunks) -> float:
+    """Groups of g: history ahead of time, new KV and queries inside the layer, states back at its end."""
+    N, j, g = k.makers, k.j, form.groups
+    new = (k.B - np.floor(k.B / N)) * k.ml * (N / g - 1) / max(N - 1, 1)
+    routed = (g - 1) * k.n * (j.query_bytes + j.state_bytes)
+    old = form.fetched / j.L / k.link
+    ways = np.maximum(-(-(N // g - 1) // j.stream_slots), k.depth) * k.rates.tau
+    arrived = np.maximum(k.dense, old) + np.maximum((new + routed) / k.link, ways)
+    work = k.attend(N)
+    tail = (k.n * j.state_bytes / k.link + k.depth * k.rates.tau) * (g > 1)
+    layer = np.maximum(k.dense + work, arrived + work / N) + tail + k.merge(N)
+    return k.total(layer, form.fetched + j.L * (new + routed))
+
+
 _TIMES: dict[str, Callable[[Form, _Chunks], float]] = {
     "ring": _ring,
     "zigzag": _ring,
@@ -153,6 +167,7 @@ _TIMES: dict[str, Callable[[Form, _Chunks], float]] = {
     "ulysses": _routed,
     "pd": _pd,
     "pipeline": _pipeline,
+    "mars": _grouped,
 }
 
 
@@ -172,10 +187,10 @@ def _bounds(form: Form, k: _Chunks, rates: Rates) -> dict[str, float]:
     is_split = form.policy == "pipeline"  # by layers: each node has all tokens
     dense, pairs = 2.0 * j.shape.num_layer_weights * j.L, j.S * (j.S + 1) / 2
     busiest = 0.0 if is_split else dense * float(j.t.sum(0).max())
-    even = (dense * j.S + 4.0 * k.heads * j.L * pairs) / j.N
+    even = (dense * j.S / rates.P + 4.0 * k.heads * j.L * pairs / rates.attention) / j.N
     loads = j.C / j.N if is_split else int((j.t > 0).sum(0).max())
     return {
-        "compute_s": max(even, busiest) / rates.P,
+        "compute_s": max(even, busiest / rates.P),
         "weights_s": loads * j.L * j.shape.num_layer_weights * rates.w / rates.BW_mem,
         "inbound_s": float(form.into.max()) / k.link,
         "bisection_s": 0.0,

@@ -82,12 +82,11 @@ def ring_slots(j: Job, c: int) -> Array:
         return _widest((j.pages(j.T[c]) + j.pages(j.t[c]))[j.cycle], j.stream_slots)[place]
     makers = j.cycle[(place[:, None] - np.arange(1, j.N)[None, :]) % j.N]
     asks = (j.t[c] > 0)[:, None]
-    sees = np.take_along_axis(j.sees(c), makers, 1)
     history, new = j.pages(j.T[c])[makers], j.pages(j.t[c])[makers]
-    there = asks & ((history > 0) | ((new > 0) & sees))
+    there = asks & (history + new > 0)
     index = asks + there.cumsum(1) - there
     goes_on = np.arange(1, j.N)[None, :] < j.N - 1
-    attended = (history + new * (sees | (history > 0))) * there
+    attended = (history + new) * there
     sent = (history + new - attended) * goes_on
     unused = ((history + new - attended) * ~goes_on).sum(1)
     size = j.N + 1

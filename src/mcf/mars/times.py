@@ -13,9 +13,10 @@ from mcf.model import ModelShape
 class Rates:
     """How fast nodes and links are: all nodes alike, all links alike.
 
-    `P` FLOP/s of a node, a multiply-add is two; `BW` bytes/s of one directed link (on a switch: of a port, each way);
-    `tau` seconds per link; `BW_mem` bytes/s of a node's memory; `w` bytes per weight; `overhead` seconds that every
-    step of computing costs on top. Raises UserError for numbers that cannot be.
+    `P` FLOP/s of a node, a multiply-add is two; `P_attn` those of attention (None: the same); `BW` bytes/s of one
+    directed link (on a switch: of a port, each way); `tau` seconds per link; `BW_mem` bytes/s of a node's memory; `w`
+    bytes per weight; `overhead` seconds that every step of computing costs on top. Raises UserError for numbers that
+    cannot be.
     """
 
     P: float
@@ -24,11 +25,19 @@ class Rates:
     BW_mem: float = math.inf
     w: float = 2.0
     overhead: float = 0.0
+    P_attn: float | None = None
+
+    @property
+    def attention(self) -> float:
+        """FLOP/s of attention."""
+        return self.P if self.P_attn is None else self.P_attn
 
     def __post_init__(self) -> None:
         """Refuse rates that are not above zero, and times below zero."""
         for name in (f.name for f in fields(self)):
             value, may_be_zero = getattr(self, name), name in ("tau", "overhead")
+            if value is None and name == "P_attn":
+                continue
             if not (value > 0 or (may_be_zero and value == 0)) or (value == math.inf and name != "BW_mem"):
                 least = "at least 0" if may_be_zero else "more than 0"
                 raise UserError(f"got {name} = {value!r}: expected a number of {least}")
@@ -42,7 +51,7 @@ def T_attn(shape: ModelShape, *, n: float, h: float, B: float, rates: Rates, m_l
     """
     flops = 4.0 * shape.num_q_heads * shape.head_dim * n * (h + B / 2)
     moved = float((h + B) * (shape.kv_token_layer_bytes if m_l is None else m_l))
-    return shape.num_layers * max(flops / rates.P, moved / rates.BW_mem)
+    return shape.num_layers * max(flops / rates.attention, moved / rates.BW_mem)
 
 
 def T_linear(shape: ModelShape, *, n: float, rates: Rates) -> float:
@@ -77,7 +86,7 @@ def n_star(shape: ModelShape, *, rates: Rates, deg: int = 1, m_l: Bytes | None =
     the chunk size is chosen by predicted time (`mcf.mars.best_chunk`).
     """
     m = float(shape.kv_token_layer_bytes if m_l is None else m_l)
-    return m * rates.P / (4.0 * shape.num_q_heads * shape.head_dim * deg * rates.BW)
+    return m * rates.attention / (4.0 * shape.num_q_heads * shape.head_dim * deg * rates.BW)
 
 
 def T_comm(*, load: float, depth: int, rates: Rates, deg: int = 1) -> float:

@@ -103,6 +103,18 @@ class Trees:
             return None
         return self.topology.multicast(node, ends, tree=self.number(node, chunk))
 
+    def back(self, node: int, q: int, chunk: int) -> Route | None:
+        """The way of a state from a node to the queries' node q: the tree of the queries in reverse, where links allow.
+
+        So all states for q travel up one tree, and a network that can merge them meets them all.
+        """
+        if node == q or self.topology.num_trees == 1:
+            return None
+        way = self.topology.route(q, node, tree=self.number(q, chunk))
+        turned = tuple((b, a) for a, b in reversed(way))
+        has_links = all(self.topology.has_link(*edge) for edge in turned)
+        return turned if has_links and len(turned) > 1 else self.route(node, [q], chunk)
+
     def to(self, needers: list[int], chunk: int) -> list[Children]:
         """For each maker, the neighbours to which each node passes its blocks on, so that they reach all needers."""
         key = tuple(needers), chunk % self.topology.num_trees

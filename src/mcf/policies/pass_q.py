@@ -27,7 +27,7 @@ def _chunk(b: Builder, chunk: int, sight: Sight, trees: Trees) -> None:
         for q in (node, *trees.arrivals[node]):
             chunks, makers = _column(sight, q, node, chunk)
             state = b.attend(node, chunk, q=q, chunks=chunks, makers=makers)
-            back = trees.route(node, [q], chunk)
+            back = trees.back(node, q, chunk)
             states[q].append(state if q == node else b.send_state(node, [q], chunk, of=state, route=back))
     for q in range(num_nodes):
         b.merge(q, chunk, states[q])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcf.errors import InfeasibleError, UnknownNameError, UserError
-from mcf.policies import full, gather, mars_paper, one_shot, pass_q, pd, ring, ulysses, zigzag
+from mcf.policies import full, gather, mars, mars_paper, one_shot, pass_q, pd, ring, ulysses, zigzag
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Schedule
 from mcf.schedule.memory import peak_bytes
@@ -22,6 +22,7 @@ _POLICIES: dict[str, Policy] = {
     "ulysses": ulysses.plan,
     "pd": pd.plan,
     "mars-paper": mars_paper.plan,
+    "mars": mars.plan,
 }
 NAMES = tuple(_POLICIES)
 
@@ -55,6 +56,8 @@ def check_name(name: str) -> None:
 
 def _thriftiest(name: str, request: PlanRequest) -> Schedule:
     """The policy's plan that needs the least memory: without replicas, where the policy may choose."""
+    if name == "mars":
+        return _POLICIES[name](request.with_budget(1))  # nothing fits: each node holds its own, and queries travel
     return _POLICIES[name](replace(request.unlimited(), alpha=0))
 
 

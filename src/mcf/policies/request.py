@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from mcf.cluster import Cluster, NodeSpec
 from mcf.errors import PromptError, UserError
+from mcf.mars import Rates
 from mcf.model import ModelShape
 from mcf.schedule import UNLIMITED, ScheduleMeta
 
@@ -17,7 +18,7 @@ class PlanRequest:
     Tokens are prompt tokens; `chunk_tokens` counts over all nodes; `max_new_tokens` is the decode reserve. Budgets
     stand in `cluster`. `stream_slots` are layer slots per stream, `buffer_bytes` bounds one stream's receive per layer
     (eq. 28; 0: no bound). `alpha` is MARS's reuse bound (eq. 15): None takes the paper-faithful default, infinity turns
-    it off.
+    it off. `rates` are the speeds that policy `mars` weighs times by; without them it counts bytes.
     Raises PromptError for an empty prompt and UserError for other numbers that cannot be.
     """
 
@@ -29,6 +30,7 @@ class PlanRequest:
     stream_slots: int = 2
     buffer_bytes: int = 0
     alpha: float | Fraction | None = None
+    rates: Rates | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that no plan can have."""
@@ -57,7 +59,12 @@ class PlanRequest:
 
     def unlimited(self) -> "PlanRequest":
         """The same request on nodes without KV budgets."""
-        return replace(self, cluster=replace(self.cluster, nodes=(NodeSpec(),) * self.num_nodes))
+        return self.with_budget(None)
+
+    def with_budget(self, kv_budget_bytes: int | None) -> "PlanRequest":
+        """The same request with one KV budget for all nodes."""
+        nodes = (NodeSpec(kv_budget_bytes=kv_budget_bytes),) * self.num_nodes
+        return replace(self, cluster=replace(self.cluster, nodes=nodes))
 
     def meta(self, policy: str) -> ScheduleMeta:
         """What a schedule of this request says about itself."""

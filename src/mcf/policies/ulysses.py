@@ -76,7 +76,7 @@ class _Planner:
             for q in (node, *self.trees.arrivals[node]):
                 chunks = self._visible(q, node, chunk)
                 state = b.attend(node, chunk, q=q, chunks=chunks, makers=makers, heads=heads)
-                back = self.trees.route(node, [q], chunk)
+                back = self.trees.back(node, q, chunk)
                 states[q].append(state if q == node else b.send_state(node, [q], chunk, of=state, route=back))
         for q in range(self.N):
             b.merge(q, chunk, states[q])

@@ -1,7 +1,8 @@
 """What a compute row takes, in seconds: the larger of arithmetic and memory traffic, and the overhead of a step.
 
     produce   2 W_l T / P          or  W_l w / BW          W_l weights of one layer, T tokens, w bytes per weight
-    attend    4 d H_q pairs / P    or  KV bytes / BW       pairs: (query, key) with query position >= key position
+    attend    4 d H_q pairs / P_a  or  KV bytes / BW       pairs: (query, key) with query position >= key position;
+                                                   P_a the speed of attention, P where it is not known
     merge     4 d H_q T k / P      or  (k + 1) states / BW k partial states of T tokens
 
 All of a layer's dense work stands in its `produce`; the part behind the attention really runs after the merge, which
@@ -63,6 +64,7 @@ def row_seconds(sched: Schedule, shape: ModelShape, profile: Profile) -> Array:
     """[R] seconds per layer of each prefill compute row; 0 elsewhere."""
     s, meta = sched.steps, sched.meta
     flops, moved = np.zeros(len(s)), np.zeros(len(s))
+    speed = profile.by_node("flops_s", meta.num_nodes)[s["node"]]
     live = s["stage"] != DECODE
     rows = np.flatnonzero((s["kind"] == PRODUCE) & live)
     flops[rows] = 2.0 * shape.num_layer_weights * sched.tokens[s["chunk"][rows], s["node"][rows]]
@@ -70,6 +72,7 @@ def row_seconds(sched: Schedule, shape: ModelShape, profile: Profile) -> Array:
     rows = np.flatnonzero((s["kind"] == ATTEND) & live)
     heads = (s["h_hi"] - s["h_lo"])[rows].astype(np.int64)
     flops[rows] = 4.0 * meta.head_dim * meta.group_heads * heads * visible_pairs(sched)[rows]
+    speed[rows] = profile.attention_by_node(meta.num_nodes)[s["node"][rows]]
     moved[rows] = _tokens(sched, s[rows], s["c_hi"][rows]) * heads * meta.kv_row_bytes(1)
     rows = np.flatnonzero((s["kind"] == MERGE) & live)
     inputs = (s["after_hi"] - s["after_lo"])[rows].astype(np.int64)
@@ -77,11 +80,14 @@ def row_seconds(sched: Schedule, shape: ModelShape, profile: Profile) -> Array:
     flops[rows] = 4.0 * meta.head_dim * meta.group_heads * states * inputs
     moved[rows] = (inputs + 1) * states * meta.group_heads * (meta.head_dim + 2) * STATE_WIDTH_BYTES
     works = live & np.isin(s["kind"], (PRODUCE, ATTEND, MERGE))
-    out: Array = np.maximum(flops / profile.flops_s, moved / profile.memory_bytes_s) + works * profile.step_overhead_s
+    memory, overhead = (
+        profile.by_node(name, meta.num_nodes)[s["node"]] for name in ("memory_bytes_s", "step_overhead_s")
+    )
+    out: Array = np.maximum(flops / speed, moved / memory) + works * overhead
     return out
 
 
 def head_seconds(shape: ModelShape, profile: Profile) -> float:
-    """Seconds of the output head for one token (eq. 23)."""
+    """Seconds of the output head for one token (eq. 23), on a usual node."""
     weights = shape.vocab_size * shape.hidden_size
     return max(2 * weights / profile.flops_s, weights * profile.weight_bytes / profile.memory_bytes_s)

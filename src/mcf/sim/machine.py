@@ -1,20 +1,20 @@
 """The event loop: lanes start rows, links carry payloads, memory moves in list order. It decides nothing.
 
-Events are (time, rank, instance): ties go first to what ends, then to requests for a link or a sender's port, then for
-a receiver's port; among requests to what the running layer needs before what is fetched ahead; then to the lower
-instance, which is the order of rows.
+Events are (time, rank, instance): ties go first to what ends, then to what has passed a line, then to requests for a
+link or a sender's port, then for a receiver's port; among requests to what the running layer needs before what is
+fetched ahead; then to the lower instance, which is the order of rows.
 """
 
 from heapq import heappop, heappush
+from typing import NoReturn
 
-from mcf.cluster import Topology
 from mcf.errors import RunError
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import COMPUTE, NIC, RECV, SEND
 from mcf.sim.network import Network
-from mcf.sim.profile import Profile
 from mcf.sim.program import MemoryEvent, Program
-from mcf.sim.transfers import DONE, ENTER, Event, Transfers
+from mcf.sim.reduce import Reduction
+from mcf.sim.transfers import DONE, ENTER, PASSED, Event, Transfers
 
 LEDGER = 2  # the third walker of a node, beside its lanes COMPUTE and NIC
 WALKERS = 3
@@ -24,7 +24,9 @@ Sample = tuple[float, int, MemoryEvent]
 class Machine:
     """One run: `start` and `end` per instance, `samples` (time, node, memory event), `transfers.hops`."""
 
-    def __init__(self, sched: Schedule, profile: Profile, seconds: list[float], num_ticks: int) -> None:
+    def __init__(
+        self, sched: Schedule, network: Network, seconds: list[float], num_ticks: int, *, merges: bool = False
+    ) -> None:
         self.program, self.ticks, self.seconds = Program(sched, num_ticks), num_ticks, seconds
         nodes, num = range(sched.meta.num_nodes), len(sched) * num_ticks
         self.nan = float("nan")
@@ -32,8 +34,9 @@ class Machine:
         self.ended, self.granted = bytearray(num), bytearray(num)
         self.left = list(self.program.num_runs)
         self.heap: list[Event] = []
-        self.network = Network(Topology.parse(sched.meta.topology, sched.meta.num_nodes), profile)
-        self.transfers = Transfers(self.program, self.network, self.heap)
+        self.network = network
+        reduction = Reduction(sched, num_ticks, has_ports=network.has_ports) if merges else None
+        self.transfers = Transfers(self.program, network, self.heap, reduction)
         self.lanes = [[self.program.lane(n, lane) for lane in (COMPUTE, NIC)] for n in nodes]
         self.heads = [[0, 0] for _ in nodes]
         self.busy = [False for _ in nodes]
@@ -51,6 +54,8 @@ class Machine:
             if rank == DONE:
                 self._finish(inst, now)
                 self._settle(now)
+            elif rank == PASSED:
+                self.transfers.passed(inst, now)
             elif rank < ENTER:
                 self.transfers.leave(inst, now)
             else:
@@ -58,10 +63,16 @@ class Machine:
         for lanes, heads in zip(self.lanes, self.heads, strict=True):
             for lane, head in zip(lanes, heads, strict=True):
                 if head < len(lane):
-                    raise RunError(
-                        f"the simulation stopped at row {lane[head] // self.ticks}: expected a schedule that `verify` "
-                        "has passed"
-                    )
+                    self._stopped(lane[head] // self.ticks)
+        if self.network.dead():
+            self._stopped(0)  # nobody waits for it, but a payload never arrives
+
+    def _stopped(self, row: int) -> NoReturn:
+        dead = self.network.dead()
+        if dead:
+            links = ", ".join(f"{a}>{b}" for a, b in dead)
+            raise RunError(f"link {links} is dead and the schedule needs it: plan around it (`Cluster.around`)")
+        raise RunError(f"the simulation stopped at row {row}: expected a schedule that `verify` has passed")
 
     def _settle(self, now: float) -> None:
         turns = (self._run_compute, self._run_nic, self._run_memory)
@@ -88,9 +99,10 @@ class Machine:
         row = inst // self.ticks
         self.ended[inst], self.end[inst] = 1, now
         self.left[row] -= 1
-        self.awake += self.waiting.pop(inst, ())
-        if not self.left[row]:
-            self.awake += self.waiting.pop(~row, ())
+        if inst in self.waiting:
+            self.awake += self.waiting.pop(inst)
+        if not self.left[row] and ~row in self.waiting:
+            self.awake += self.waiting.pop(~row)
 
     # --- walkers ---
 
@@ -153,23 +165,32 @@ class Machine:
 
     def _waits_for(self, what: int, walker: int) -> bool:
         """Register a walker for what it waits for; always true: it waits."""
-        self.waiting.setdefault(what, []).append(walker)
+        waiting = self.waiting.get(what)
+        if waiting is None:
+            self.waiting[what] = [walker]
+        else:
+            waiting.append(walker)
         return True
 
     def _is_blocked(self, inst: int, walker: int) -> bool:
         """Say whether an instance cannot start yet, and wake its walker when that may have changed."""
-        row, tick = divmod(inst, self.ticks)
-        ended, program = self.ended, self.program
-        for base in program.waits[row]:
+        ticks, ended = self.ticks, self.ended
+        row = inst // ticks
+        conditions = self.program.conditions[row]
+        if conditions is None:
+            return False
+        tick = inst - row * ticks
+        waits, shifted, runs, gate = conditions
+        for base in waits:
             if not ended[base + tick]:
                 return self._waits_for(base + tick, walker)
-        for other, shift in program.shifted.get(row, ()):
-            if 0 <= tick + shift < self.ticks and not ended[other * self.ticks + tick + shift]:
-                return self._waits_for(other * self.ticks + tick + shift, walker)
-        for other in program.runs.get(row, ()):
+        for base, shift in shifted:
+            if 0 <= tick + shift < ticks and not ended[base + tick]:
+                return self._waits_for(base + tick, walker)
+        for other in runs:
             if self.left[other]:
                 return self._waits_for(~other, walker)
-        if program.needs_memory(row, tick) and not self.granted[inst]:
+        if gate and (gate == 2 or not tick) and not self.granted[inst]:
             return self._waits_for(self._grant_of(inst), walker)
         return False
 

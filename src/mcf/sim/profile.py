@@ -1,18 +1,25 @@
-"""Hardware as numbers, each with its source beside it. Presets are TOML files in `profiles/`."""
+"""Hardware as numbers, each with its source beside it. Presets are TOML files in `profiles/`.
 
-import difflib
+A profile of a cluster has, beside the numbers of a usual node and link, a table `[[nodes]]` for each node and, where
+links differ, tables `[[links]]`. `mcf doctor --measure --save` writes one; the format stands in docs/doctor.md.
+"""
+
 import math
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mcf.cluster.tables import Table, parse_table, read_table
 from mcf.errors import UnknownNameError, UserError
 
-# TOML key -> (smallest value, whether that value itself is allowed); each is a table of `value` and `source`
+Edge = tuple[int, int]
+
+# TOML key -> whether zero is allowed; each is a table of `value` and `source`
 NUMBERS: dict[str, bool] = {
     "flops_s": False,
     "memory_bytes_s": False,
@@ -22,23 +29,44 @@ NUMBERS: dict[str, bool] = {
     "step_overhead_s": True,
     "weight_bytes": False,
 }
-_KEYS = ("name", "physical", "note", *NUMBERS)
+# the same, where they are known: attention apart from dense work; what holds for bfloat16; one more for people to read
+EXTRAS = (
+    "attention_flops_s",
+    "bf16_flops_s",
+    "bf16_attention_flops_s",
+    "bf16_memory_bytes_s",
+    "bf16_weight_bytes",
+    "stream_bytes_s",
+)
+OF_NODE = ("flops_s", "memory_bytes_s", "memory_bytes", "link_bytes_s", "step_overhead_s", *EXTRAS)
+OF_LINK = ("link_bytes_s", "link_latency_s")
+_KEYS = ("name", "physical", "note", "topology", "num_nodes", *NUMBERS, *EXTRAS, "nodes", "links")
 _PRESETS = resources.files("mcf.sim") / "profiles"
 
 
-def _zero_or_more(name: str) -> bool:
-    return NUMBERS[name]
+@dataclass(frozen=True, kw_only=True)
+class ProfileNode:
+    """One node of a cluster: its name, its KV budget if it has one, and the numbers in which it differs."""
+
+    name: str = ""
+    source: str = ""
+    kv_budget_bytes: int | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One kind of node and of link.
+    """One kind of node and of link; with `nodes`, a cluster of them.
 
-    `flops_s` floating-point (or integer) operations per second of a node, a multiply-add is two; `memory_bytes_s` and
-    `memory_bytes` its memory's speed and size; `link_bytes_s` bytes per second of one directed link (on a switch: of a
-    node's port, each way); `link_latency_s` seconds per hop; `step_overhead_s` seconds that every compute row costs on
-    top; `weight_bytes` bytes per weight. `physical` says whether such hardware can exist. `sources` says of each number
-    where it is from. Raises UserError for numbers that cannot be.
+    `flops_s` floating-point (or integer) operations per second of a node, a multiply-add is two; `attention_flops_s`
+    those of attention, `flops_s` where None; `memory_bytes_s` and `memory_bytes` its memory's speed and size;
+    `link_bytes_s` bytes per second of one directed link (on a switch: of a node's port, each way); `link_latency_s`
+    seconds per hop; `step_overhead_s` seconds that every compute row costs on top; `weight_bytes` bytes per weight;
+    `bf16_...` the same in bfloat16 (`for_dtype`); `stream_bytes_s` a plain copy, which no prediction uses. `physical`
+    says whether such hardware can exist. `sources` says of each number where it is from.
+
+    `nodes` are the nodes of a cluster in order, with what differs; `links` what differs of the link of each pair; none
+    of them: any number of equal ones. Raises UserError for numbers that cannot be.
     """
 
     name: str
@@ -50,17 +78,93 @@ class Profile:
     link_latency_s: float
     step_overhead_s: float
     weight_bytes: float
+    attention_flops_s: float | None = None
+    bf16_flops_s: float | None = None
+    bf16_attention_flops_s: float | None = None
+    bf16_memory_bytes_s: float | None = None
+    bf16_weight_bytes: float | None = None
+    stream_bytes_s: float | None = None
     note: str = ""
+    topology: str = "switch"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    nodes: tuple[ProfileNode, ...] = ()
+    links: Mapping[Edge, Mapping[str, float]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not finite, or not above zero where they must be."""
-        for name in NUMBERS:
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not math.isfinite(value) or value < 0 or (value == 0 and not _zero_or_more(name)):
-                least = "at least 0" if _zero_or_more(name) else "more than 0"
-                raise UserError(f"got {name} = {value!r} in profile {self.name!r}: expected a number of {least}")
+        own = {name: value for name in (*NUMBERS, *EXTRAS) if (value := getattr(self, name)) is not None}
+        for numbers in (own, *(node.numbers for node in self.nodes), *self.links.values()):
+            for name, value in numbers.items():
+                self._check_number(name, value)
+
+    def _check_number(self, name: str, value: object) -> None:
+        may_be_zero = NUMBERS.get(name, False)
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        if not math.isfinite(number) or number < 0 or (number == 0 and not may_be_zero):
+            least = "at least 0" if may_be_zero else "more than 0"
+            raise UserError(f"got {name} = {value!r} in profile {self.name!r}: expected a number of {least}")
+
+    @property
+    def num_nodes(self) -> int | None:
+        """Nodes of the cluster; None for one kind of node, of which there may be any number."""
+        return len(self.nodes) or None
+
+    def by_node(self, name: str, num_nodes: int) -> NDArray[np.float64]:
+        """[N] one number of each node. Raises UserError where the cluster has another number of nodes."""
+        usual = float(getattr(self, name))
+        if not self.nodes:
+            return np.full(num_nodes, usual)
+        if len(self.nodes) != num_nodes:
+            raise UserError(
+                f"profile {self.name!r} has {len(self.nodes)} nodes, the schedule {num_nodes}: expected as many"
+            )
+        return np.array([node.numbers.get(name, usual) for node in self.nodes])
+
+    def attention_by_node(self, num_nodes: int) -> NDArray[np.float64]:
+        """[N] operations per second of attention."""
+        name = "flops_s" if self.attention_flops_s is None else "attention_flops_s"
+        return self.by_node(name, num_nodes)
+
+    def link_rate(self, a: int, b: int) -> float:
+        """Bytes per second from node a to node b with nothing else under way."""
+        ends = [self.nodes[node].numbers.get("link_bytes_s", self.link_bytes_s) for node in (a, b) if self.nodes]
+        return self.links.get((a, b), {}).get("link_bytes_s", min(ends, default=self.link_bytes_s))
+
+    def port_rate(self, node: int) -> float:
+        """Bytes per second of a node's port on a switch, each way."""
+        own = self.nodes[node].numbers if self.nodes else {}
+        return own.get("link_bytes_s", self.link_bytes_s)
+
+    def link_latency(self, a: int, b: int) -> float:
+        """Seconds from node a to node b for the least message."""
+        return self.links.get((a, b), {}).get("link_latency_s", self.link_latency_s)
+
+    def for_dtype(self, dtype: str) -> "Profile":
+        """The profile with its bfloat16 numbers in place of the usual ones, where it has them and that is the dtype."""
+        if dtype != "bfloat16":
+            return self
+        nodes = tuple(replace(node, numbers=_in_bf16(node.numbers)) for node in self.nodes)
+        usual = {name: value for name in (*NUMBERS, *EXTRAS) if (value := getattr(self, name)) is not None}
+        changes: dict[str, Any] = _in_bf16(usual)
+        return replace(self, nodes=nodes, **changes)
+
+    def best(self) -> "Profile":
+        """The profile of equal nodes and links as good as the best one of each number: what bounds may assume."""
+        every = {
+            name: [value for node in self.nodes if (value := node.numbers.get(name, getattr(self, name))) is not None]
+            for name in OF_NODE
+        }
+        for name in OF_LINK:
+            every[name] = [*every.get(name, ()), *(link[name] for link in self.links.values() if name in link)]
+            every[name] += [getattr(self, name)]
+        least = ("link_latency_s", "step_overhead_s")
+        found = {name: (min if name in least else max)(values) for name, values in every.items() if values}
+        changes: dict[str, Any] = found
+        return replace(self, nodes=(), links={}, **changes)
+
+
+def _in_bf16(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {**numbers, **{name.removeprefix("bf16_"): value for name, value in numbers.items() if "bf16_" in name}}
 
 
 def _names() -> tuple[str, ...]:
@@ -73,12 +177,12 @@ NAMES = _names()
 def load_profile(name: str | PathLike[str]) -> Profile:
     """Read a preset by its name, or a TOML file by its path (anything that ends in `.toml`).
 
-    Raises UnknownNameError for an unknown preset, and UserError with file, key and nearest key for anything that a
-    profile does not have.
+    Raises UnknownNameError for an unknown preset, and UserError with file, line, key and nearest key for anything that
+    a profile does not have.
     """
     text = str(name)
     if text.endswith(".toml"):
-        return parse_profile(_read(Path(text)), text)
+        return _whole(read_table(text, "profile"))
     if text not in NAMES:
         raise UnknownNameError("profile", text, NAMES)
     return parse_profile((_PRESETS / f"{text}.toml").read_text(encoding="utf-8"), f"{text}.toml")
@@ -86,52 +190,85 @@ def load_profile(name: str | PathLike[str]) -> Profile:
 
 def parse_profile(text: str, file: str) -> Profile:
     """Read a profile from TOML text; `file` names it in errors."""
+    return _whole(parse_table(text, file))
+
+
+def _whole(table: Table) -> Profile:
+    table.check_keys(_KEYS)
+    numbers = {key: _number(table, key) for key in (*NUMBERS, *EXTRAS) if key in NUMBERS or key in table}
+    nodes = _nodes(table)
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"cannot read {file} as TOML ({error}): correct that line") from None
-    _check_keys(data, _KEYS, file, "")
-    numbers = {key: _number(data, key, file) for key in NUMBERS}
-    return Profile(
-        name=_typed(data, "name", str, file),
-        physical=_typed(data, "physical", bool, file),
-        note=_typed(data, "note", str, file) if "note" in data else "",
-        sources={key: source for key, (_, source) in numbers.items()},
-        **{key: value for key, (value, _) in numbers.items()},
+        return Profile(
+            name=table.need("name", str, "a text"),
+            physical=table.need("physical", bool, "true or false"),
+            note=table.get("note", str, "a text", ""),
+            topology=table.get("topology", str, "the name of a topology", "switch"),
+            sources={key: source for key, (_, source) in numbers.items()},
+            nodes=nodes,
+            links=_links(table, len(nodes)),
+            **{key: value for key, (value, _) in numbers.items()},
+        )
+    except UserError as error:
+        raise error if table.file in str(error) else UserError(f"{error} ({table.file})") from None
+
+
+def _number(table: Table, key: str) -> tuple[float, str]:
+    table.need(key, dict, "a table of value and source")
+    inner = table.table(key)
+    assert inner is not None
+    inner.check_keys(("value", "source"))
+    return inner.need("value", (int, float), "a number"), inner.need("source", str, "where the number is from")
+
+
+def _nodes(table: Table) -> tuple[ProfileNode, ...]:
+    """The nodes, one table each; or `num_nodes` equal ones."""
+    found = tuple(_node(each) for each in table.tables("nodes"))
+    count = table.get("num_nodes", int, "a number of nodes", len(found))
+    if "num_nodes" in table and (count < 1 or (found and count != len(found))):
+        table.refuse("num_nodes", f"expected {len(found) or 'at least 1'}")
+    return found or (ProfileNode(),) * count
+
+
+def _node(table: Table) -> ProfileNode:
+    table.check_keys(("name", "source", "kv_budget_bytes", *OF_NODE))
+    budget = table.get("kv_budget_bytes", int, "a number of bytes")
+    if budget is not None and budget < 1:
+        table.refuse("kv_budget_bytes", "expected at least 1; leave it out where there is no limit")
+    return ProfileNode(
+        name=table.get("name", str, "a text", ""),
+        source=table.need("source", str, "where the numbers are from"),
+        kv_budget_bytes=budget,
+        numbers=_plain(table, OF_NODE),
     )
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"cannot read the profile {str(path)!r} ({why}): expected a TOML file") from None
+def _links(table: Table, num_nodes: int) -> dict[Edge, Mapping[str, float]]:
+    """What differs, by (from, to); `between = [a, b]` says it of both directions."""
+    out: dict[Edge, Mapping[str, float]] = {}
+    for each in table.tables("links"):
+        each.check_keys(("from", "to", "between", "source", *OF_LINK))
+        each.need("source", str, "where the numbers are from")
+        for edge in _edges(each, num_nodes):
+            if edge in out:
+                raise UserError(f"link {edge[0]} to {edge[1]} stands twice in {each.where()}: expected it once")
+            out[edge] = _plain(each, OF_LINK)
+    return out
 
 
-def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], file: str, where: str) -> None:
-    for key in table:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-            raise UserError(f"unknown key {where + key!r} in {file}: did you mean {where + near[0]!r}? known are "
-                            f"{', '.join(known)}")  # fmt: skip
+def _edges(table: Table, num_nodes: int) -> list[Edge]:
+    both = table.get("between", list, "two nodes, for example [0, 1]")
+    if both is not None:
+        if "from" in table or "to" in table:
+            table.refuse("between", "expected it without from and to")
+        ends = both
+    else:
+        ends = [table.need(key, int, "a node's number") for key in ("from", "to")]
+    right = len(ends) == 2 and all(type(end) is int and 0 <= end < num_nodes for end in ends) and ends[0] != ends[1]
+    if not right:
+        table.refuse("to" if both is None else "between", f"expected two different nodes below {num_nodes}")
+    a, b = ends
+    return [(a, b)] if both is None else [(a, b), (b, a)]
 
 
-def _typed(table: Mapping[str, Any], key: str, kind: type, file: str, where: str = "") -> Any:
-    if key not in table:
-        raise UserError(f"missing key {where + key!r} in {file}: expected a {kind.__name__}; add it")
-    value = table[key]
-    if not isinstance(value, kind):
-        raise UserError(f"got {where + key} = {value!r} in {file}: expected a {kind.__name__}")
-    return value
-
-
-def _number(data: Mapping[str, Any], key: str, file: str) -> tuple[float, str]:
-    table = _typed(data, key, dict, file)
-    _check_keys(table, ("value", "source"), file, f"{key}.")
-    if "value" not in table:
-        raise UserError(f"missing key '{key}.value' in {file}: expected a number; add it")
-    value = table["value"]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"got {key}.value = {value!r} in {file}: expected a number")
-    return value, _typed(table, "source", str, file, f"{key}.")
+def _plain(table: Table, names: tuple[str, ...]) -> dict[str, float]:
+    return {name: table.need(name, (int, float), "a number") for name in names if name in table}

@@ -33,6 +33,7 @@ from mcf.schedule.steps import (
 )
 
 Pairs = tuple[Array, Array]
+Condition = tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...], int]
 
 
 class MemoryEvent(NamedTuple):
@@ -48,8 +49,9 @@ class MemoryEvent(NamedTuple):
 class Program:
     """Everything about a schedule's prefill that does not change while it runs; `num_ticks` layers are simulated.
 
-    `waits[row]`: first instances of rows whose run for the same tick must have ended; `shifted[row]`: (row, by how many
-    ticks); `runs[row]`: rows all of whose runs must have ended; `gate[row]`: 0 no memory, 1 at first, 2 at each tick.
+    `conditions[row]`: None, or what an instance waits for. First instances of rows whose run for the same tick must
+    have ended; (instance, by how many ticks the run is shifted); rows all of whose runs must have ended; 0 no memory, 1
+    at first, 2 at each tick.
     """
 
     def __init__(self, sched: Schedule, num_ticks: int) -> None:
@@ -58,6 +60,8 @@ class Program:
         self.kind: list[int] = s["kind"].tolist()
         self.node: list[int] = s["node"].tolist()
         self.ahead: list[int] = s["ahead"].tolist()
+        self.dst: list[int] = s["dst"].tolist()
+        self.route: list[int] = s["route"].tolist()
         self.keys = group_keys(s, sched.meta.num_chunks)
         self.lane_of: list[int] = s["lane"].tolist()
         self.is_retire: list[bool] = is_retire(s).tolist()
@@ -75,7 +79,14 @@ class Program:
         self._add_after()
         self._add_layer_order()
         self._add_slots()
-        self.waits = [tuple(other * num_ticks for other in self._same.get(row, ())) for row in range(len(s))]
+        self.conditions = [self._condition(row) for row in range(len(s))]
+
+    def _condition(self, row: int) -> Condition | None:
+        ticks = self.num_ticks
+        same = tuple(other * ticks for other in self._same.get(row, ()))
+        shifted = tuple((other * ticks + shift, shift) for other, shift in self.shifted.get(row, ()))
+        found = same, shifted, tuple(self.runs.get(row, ())), self.gate[row]
+        return found if any(found) else None
 
     # --- lanes and memory ---
 
@@ -91,24 +102,22 @@ class Program:
 
     def memory(self, node: int) -> Iterator[MemoryEvent]:
         """Memory events of a node in list order, across lanes (semantics 4)."""
+        ticks, gate = self.num_ticks, self.gate
         for retired, loop in self._groups(node):
             for row in retired:
                 if self.kind[row] == FREE:
                     inst = row * self.num_ticks
                     yield MemoryEvent(row, inst, False, needs=(inst,))
-            for row, tick in self._unroll(loop):
-                if self.needs_memory(row, tick):
-                    yield MemoryEvent(row, row * self.num_ticks + tick, True)
+            mine = [row for row in loop if gate[row] or row in self.released_by]
+            for row, tick in self._unroll(mine):
+                if gate[row] == 2 or (gate[row] and not tick):
+                    yield MemoryEvent(row, row * ticks + tick, True)
                 for recv in self.released_by.get(row, ()):
-                    needs = tuple(r * self.num_ticks + tick for r in (recv, *self.users[recv]))
-                    yield MemoryEvent(recv, needs[0], False, needs=needs)
+                    needs = tuple([r * ticks + tick for r in (recv, *self.users[recv])])
+                    yield MemoryEvent(recv, needs[0], False, needs)
             for row in loop:
                 if self.is_loop_slot(row):
                     yield MemoryEvent(row, row * self.num_ticks, False, runs=(row, *self.users.get(row, ())))
-
-    def needs_memory(self, row: int, tick: int) -> bool:
-        """Say whether a run of a row takes memory: each, or only the first."""
-        return self.gate[row] == 2 or (self.gate[row] == 1 and tick == 0)
 
     def is_loop_slot(self, row: int) -> bool:
         """Say whether a row is a stream receive whose slots are held for the whole loop."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from mcf.schedule import memory
 from mcf.schedule.schedule import Array, Schedule
-from mcf.schedule.steps import COMPUTE, KEEP, PRODUCE, RECV, SEND
+from mcf.schedule.steps import COMPUTE, KEEP, NEW_KV, PRODUCE, RECV, SEND
 from mcf.schedule.verify import purposes
 from mcf.sim.machine import Machine
 from mcf.trace import EVENT, MEMORY, Trace
@@ -18,6 +18,25 @@ def to_trace(machine: Machine, meta: dict[str, str | int | float | bool]) -> Tra
     events = np.concatenate([work, _waits(work), _hops(sched, machine)])
     order = np.lexsort((events["row"], events["t_start"]))
     return Trace(events=events[order], memory=_memory(sched, machine), meta=dict(meta))
+
+
+def multicast_rate(sched: Schedule, trace: Trace) -> float:
+    """Median rate in bytes/s at which a chunk's new block reaches all of its receivers, over blocks and layers."""
+    e = trace.events[trace.events["purpose"] == NEW_KV]
+    if not len(e):
+        return 0.0
+    steps = sched.steps[e["row"]]
+    names = ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")
+    keys = np.stack([e["layer"], e["chunk"], *(steps[name] for name in names)], 1)
+    _, block = np.unique(keys, axis=0, return_inverse=True)
+    num = int(block.max()) + 1
+    first, last = np.full(num, np.inf), np.zeros(num)
+    np.minimum.at(first, block.reshape(-1), e["t_start"])
+    np.maximum.at(last, block.reshape(-1), e["t_end"])
+    size = np.zeros(num)
+    size[block.reshape(-1)] = e["payload_bytes"]
+    took = last - first
+    return float(np.median(size[took > 0] / took[took > 0])) if (took > 0).any() else 0.0
 
 
 def _table(sched: Schedule, insts: Array, ticks: int, start: Array, end: Array) -> Table:

@@ -1,7 +1,12 @@
 """`simulate`: how long a verified schedule takes, by discrete events; layers may be extrapolated."""
 
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import numpy as np
 
+from mcf.cluster import Cluster
 from mcf.errors import UserError
 from mcf.model import ModelShape
 from mcf.schedule import Schedule
@@ -9,38 +14,75 @@ from mcf.schedule.schedule import Array
 from mcf.schedule.steps import MERGE, PREFILL, PURPOSE_NAMES
 from mcf.sim.cost import head_seconds, row_seconds
 from mcf.sim.machine import Machine
+from mcf.sim.network import LinkChange, Network, used_cluster
 from mcf.sim.profile import Profile
-from mcf.sim.record import to_trace
+from mcf.sim.record import multicast_rate, to_trace
 from mcf.sim.result import SimResult
 from mcf.trace import Trace
 
-LEAST_LAYERS = 3  # the first layer has a prologue behind it and the last nothing to fetch: one in between
+LEAST_LAYERS = 4  # the first has a prologue, the second finds links without a backlog, the last fetches nothing
 
 
-def simulate(schedule: Schedule, profile: Profile, *, shape: ModelShape, layers: int | None = None) -> SimResult:
-    """Time the prefill of a schedule that `verify` has passed, on nodes and links of one profile.
+def simulate(
+    schedule: Schedule,
+    profile: Profile,
+    *,
+    shape: ModelShape,
+    layers: int | None = None,
+    cluster: Cluster | None = None,
+    slowdown: Sequence[float] | None = None,
+    changes: Sequence[LinkChange] = (),
+    merges: bool = False,
+) -> SimResult:
+    """Time the prefill of a schedule that `verify` has passed, on the nodes of a profile and the links of a cluster.
 
-    `layers`: how many of the model's layers to simulate; the others are extrapolated from the steady ones between the
-    first and the last, chunk by chunk and node by node. None simulates all. Decode rows are left out. The same
-    arguments give the same result. Raises UserError for a shape that is not the schedule's, and for too few layers.
+    `layers`: how many of the model's layers to simulate; the others are extrapolated from the later half of those
+    before the last, chunk by chunk and node by node. None simulates all. `cluster` gives links speeds of their own,
+    where it knows them; without it all have the profile's. It may have links that the schedule's topology leaves out.
+    `slowdown` [N]: how many times longer each node computes than the profile says (None: 1 for all).
+    `changes`: links that become slow or die. `merges`: states merge inside the network (`sim.reduce`). Decode rows are
+    left out: see `decode_s`. The same arguments give the same result.
+    Raises UserError for a shape or a cluster that is not the schedule's, for too few layers, for a slowdown below 1,
+    and for links that change in a time that is extrapolated; RunError when a payload waits for a dead link.
     """
     _check_shape(schedule, shape)
     num_layers = schedule.meta.num_layers
     ticks = _num_ticks(layers, num_layers)
-    machine = Machine(schedule, profile, row_seconds(schedule, shape, profile).tolist(), ticks)
-    machine.run()
+    if ticks < num_layers and any(change.at_s for change in changes):
+        raise UserError(
+            f"got links that change while {ticks} of {num_layers} layers are simulated: simulate all layers"
+        )
+    network = Network(used_cluster(schedule, cluster), profile, changes)
+    slow = _slowdown(slowdown, schedule.meta.num_nodes)[schedule.steps["node"]]
+    seconds = (row_seconds(schedule, shape, profile) * slow).tolist()
+    with _without_garbage_collection():
+        machine = Machine(schedule, network, seconds, ticks, merges=merges)
+        machine.run()
+        trace = to_trace(machine, _meta(schedule, profile, ticks))
     finish = _finish(schedule, machine, num_layers)
-    trace = to_trace(machine, _meta(schedule, profile, ticks))
     return SimResult(
         trace=trace,
         ttft_s=float(finish.max()) + head_seconds(shape, profile),
         finish_s=tuple(finish.tolist()),
-        link_busy_s={link: busy * num_layers / ticks for link, busy in sorted(machine.network.busy.items())},
+        link_busy_s={link: busy * num_layers / ticks for link, busy in sorted(network.busy.items())},
         link_bytes=_scaled(trace.bytes_per_link_and_purpose(), num_layers, ticks),
         traffic=_traffic(trace, num_layers, ticks),
+        multicast_bytes_s=multicast_rate(schedule, trace),
         num_layers=num_layers,
         simulated_layers=ticks,
     )
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Millions of small objects live until the end, in no cycles: looking through them costs a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _check_shape(sched: Schedule, shape: ModelShape) -> None:
@@ -48,6 +90,14 @@ def _check_shape(sched: Schedule, shape: ModelShape) -> None:
         got, expected = getattr(shape, name), getattr(sched.meta, name)
         if got != expected:
             raise UserError(f"got a shape with {name} = {got}: expected {expected}, as in the schedule")
+
+
+def _slowdown(factors: Sequence[float] | None, num_nodes: int) -> Array:
+    """[N] factors of at least 1: with less, a simulated time could be below a lower bound."""
+    out: Array = np.ones(num_nodes) if factors is None else np.array(factors, dtype=np.float64)
+    if out.shape != (num_nodes,) or not (np.isfinite(out) & (out >= 1)).all():
+        raise UserError(f"got slowdown {list(factors or ())}: expected {num_nodes} numbers of at least 1")
+    return out
 
 
 def _num_ticks(layers: int | None, num_layers: int) -> int:
@@ -81,7 +131,8 @@ def _finish(sched: Schedule, machine: Machine, num_layers: int) -> Array:
     if ticks < num_layers:
         s = sched.steps
         rows = np.flatnonzero((s["kind"] == MERGE) & (s["stage"] == PREFILL) & (s["q"] == s["node"]))
-        steady = (ends[rows, ticks - 2] - ends[rows, 0]) / (ticks - 2)
+        since = (ticks - 2) // 2  # what is fetched ahead needs some layers to come into its stride
+        steady = (ends[rows, ticks - 2] - ends[rows, since]) / (ticks - 2 - since)
         np.add.at(out, s["node"][rows], steady * (num_layers - ticks))
     return out
 

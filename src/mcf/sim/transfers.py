@@ -1,44 +1,55 @@
 """Payloads under way: a hop starts when its sender has the whole payload and its receiver has posted (the credit)."""
 
+import math
+from collections.abc import Iterable
 from heapq import heappush
 
 import numpy as np
 
+from mcf.cluster import SWITCH
 from mcf.schedule.steps import DECODE, RECV
-from mcf.sim.network import SWITCH, Network
+from mcf.sim.network import Job, Line, Network
 from mcf.sim.program import Program
+from mcf.sim.reduce import Reduction
 
-Event = tuple[float, int, int]  # time, rank, instance
+Event = tuple[float, int, int]  # time, rank, instance (rank PASSED: number of a line)
 Hop = tuple[int, int, int, float, float]  # send instance, from, to, start, end
-DONE, LEAVE, LEAVE_AHEAD, ENTER, ENTER_AHEAD = range(5)
+DONE, PASSED, LEAVE, LEAVE_AHEAD, ENTER, ENTER_AHEAD = range(6)
 
 
 class Transfers:
     """Deliveries of all sends. An instance of a receive is one delivery; it asks for its links by events."""
 
-    def __init__(self, program: Program, network: Network, heap: list[Event]) -> None:
+    def __init__(
+        self, program: Program, network: Network, heap: list[Event], reduction: Reduction | None = None
+    ) -> None:
         self.program, self.network, self.heap, self.ticks = program, network, heap, program.num_ticks
+        self.reduction = reduction
         steps = program.sched.steps
-        self.size: list[int] = program.sched.row_bytes.tolist()
         self.ref: list[int] = steps["ref"].tolist()
+        sizes: list[int] = program.sched.row_bytes.tolist()
+        self.size = [sizes[ref] if ref >= 0 else 0 for ref in self.ref]  # by receive
+        self.late = [ahead > 0 for ahead in program.ahead]
         self.hops: list[Hop] = []
         self.posted, self.offered = (bytearray(len(steps) * self.ticks) for _ in range(2))
         self.way: dict[int, tuple[tuple[int, int], ...]] = {}  # links that a receive's payload crosses
         self.children: dict[tuple[int, int], list[int]] = {}  # receives of a send that a node serves
         counts = np.zeros(len(steps), dtype=np.int64)
         for recv in np.flatnonzero((steps["kind"] == RECV) & (steps["stage"] != DECODE)).tolist():
-            self._add_delivery(recv, int(steps["node"][recv]))
+            self._add_delivery(recv, program.node[recv])
             counts[self.ref[recv]] += 1
         self.undelivered: list[int] = np.repeat(counts, self.ticks).tolist()
         self.place: dict[int, int] = {}  # links that a delivery over several links has crossed
-        self.port: dict[tuple[int, int], float] = {}  # when a payload gets the sender's port
+        self.port: dict[tuple[int, int], tuple[float, float]] = {}  # when a payload has its sender's port: from, to
         self.pending: dict[tuple[int, int], list[int]] = {}  # deliveries that wait for that
+        self.unsent: dict[tuple[int, int], list[tuple[int, float]]] = {}  # received but for what is not sent yet
 
     def _add_delivery(self, recv: int, node: int) -> None:
-        send = self.program.sched.step(self.ref[recv])
-        links = self.program.sched.routes[send.route] if send.route >= 0 else ((send.node, send.dst),)
-        self.way[recv] = links if send.dst >= 0 else tuple(edge for edge in links if edge[1] == node)
-        self.children.setdefault((self.ref[recv], self.way[recv][0][0]), []).append(recv)
+        ref = self.ref[recv]
+        dst, route = self.program.dst[ref], self.program.route[ref]
+        links = self.program.sched.routes[route] if route >= 0 else ((self.program.node[ref], dst),)
+        self.way[recv] = links if dst >= 0 else tuple(edge for edge in links if edge[1] == node)
+        self.children.setdefault((ref, self.way[recv][0][0]), []).append(recv)
 
     def post(self, inst: int, now: float) -> None:
         """A receive is posted."""
@@ -66,16 +77,16 @@ class Transfers:
             if self.posted[inst]:
                 self._request(inst, now)
 
-    # --- links ---
+    # --- requests ---
 
     def _request(self, inst: int, now: float) -> None:
         """Ask for the next link; what is fetched ahead ranks behind at equal times."""
         recv, tick = divmod(inst, self.ticks)
-        late = self.program.ahead[recv] > 0
+        late = self.late[recv]
         if self.network.has_ports:
             key = self.ref[recv] * self.ticks + tick, self.way[recv][self.place.get(inst, 0)][0]
             if key in self.port:
-                heappush(self.heap, (max(now, self.port[key]), ENTER + late, inst))
+                heappush(self.heap, (max(now, self.port[key][0]), ENTER + late, inst))
                 return
             waiting = self.pending.setdefault(key, [])
             waiting.append(inst)
@@ -86,33 +97,125 @@ class Transfers:
     def leave(self, inst: int, now: float) -> None:
         """A payload's turn to ask for a link, or for its sender's port."""
         recv, tick = divmod(inst, self.ticks)
-        send, (a, b) = self.ref[recv], self.way[recv][self.place.get(inst, 0)]
+        way = self.way[recv]
+        a, b = way[0] if len(way) == 1 else way[self.place.get(inst, 0)]
         if not self.network.has_ports:
-            self._cross(inst, self.network.occupy((a, b), now, self.size[send]))
+            team = self.reduction.team(inst, (a, b)) if self.reduction else (inst,)
+            if team:
+                self._carry(self.network.line(a, b), team, now)
             return
-        key = send * self.ticks + tick, a
-        start = self.port[key] = self.network.occupy((a, SWITCH), now, self.size[send])
-        rank = ENTER + (self.program.ahead[recv] > 0)
-        for child in self.pending.pop(key):
-            heappush(self.heap, (start, rank, child))
+        key = self.ref[recv] * self.ticks + tick, a
+        line = self.network.line(a, SWITCH)
+        if self.late[recv]:
+            self._queue(line, inst, now)
+            return
+        self.port[key] = start, _ = line.urgent(now, self.size[recv])
+        self._enter_all(key, start)
+
+    def _enter_all(self, key: tuple[int, int], start: float) -> None:
+        """A payload has its sender's port: those that wait for it ask for theirs."""
+        if start < math.inf:
+            for child in self.pending.pop(key, ()):
+                heappush(self.heap, (start, ENTER + self.late[child // self.ticks], child))
 
     def enter(self, inst: int, now: float) -> None:
         """A payload's turn to ask for its receiver's port."""
         recv = inst // self.ticks
         b = self.way[recv][self.place.get(inst, 0)][1]
-        self._cross(inst, self.network.occupy((SWITCH, b), now, self.size[self.ref[recv]]))
+        team = self.reduction.team(inst, (SWITCH, b)) if self.reduction else (inst,)
+        if team:
+            self._carry(self.network.line(SWITCH, b), team, now)
 
-    def _cross(self, inst: int, start: float) -> None:
-        recv, tick = divmod(inst, self.ticks)
-        send, place = self.ref[recv], self.place.get(inst, 0)
-        a, b = self.way[recv][place]
-        end = self.network.arrival(start, self.size[send])
-        self.hops.append((send * self.ticks + tick, a, b, start, end))
-        if place + 1 == len(self.way[recv]):
-            heappush(self.heap, (end, DONE, inst))
+    # --- lines ---
+
+    def _carry(self, line: Line, team: tuple[int, ...], now: float) -> None:
+        """Give a line to one payload, or to states that have become one."""
+        first = team[0]
+        recv = first // self.ticks
+        if self.late[recv]:
+            self._queue(line, first, now)
             return
-        self.place[inst] = place + 1
-        late = self.program.ahead[recv] > 0
-        heappush(self.heap, (end, LEAVE + late, inst))
-        if self.network.has_ports:
-            self.pending[send * self.ticks + tick, b] = [inst]
+        if not self.network.has_ports:
+            self._cross(team, *line.urgent(now, self.size[recv]), line.latency)
+            return
+        latency = size = 0.0
+        for inst in team:
+            _, own, far = self._entry(inst)
+            latency, size = max(latency, far), max(size, own)
+        start, end = line.urgent(now, size)
+        self._cross(team, start, max([end, *(self.port[self._key(inst)][1] for inst in team)]), latency)
+
+    def _entry(self, inst: int) -> tuple[Line, float, float]:
+        """A receiver's port, the bytes of a payload there, and the latency of the hop."""
+        recv = inst // self.ticks
+        a, b = self.way[recv][self.place.get(inst, 0)]
+        return self.network.into(a, b, self.size[recv])
+
+    def _queue(self, line: Line, inst: int, now: float) -> None:
+        """Line up a payload that is fetched ahead."""
+        enters = self.network.has_ports and line.link[0] == SWITCH
+        job = inst, self._entry(inst)[1] if enters else self.size[inst // self.ticks]
+        if line.low is None:
+            self._begin(line, job, now)
+        else:
+            line.queue.append(job)
+
+    def _begin(self, line: Line, job: Job, now: float) -> None:
+        line.begin(job, now)
+        if line.due < math.inf:
+            heappush(self.heap, (line.due, PASSED, line.number))
+        if self.network.has_ports and line.link[1] == SWITCH:
+            key = self._key(job[0])
+            self.port[key] = line.began, math.inf
+            self._enter_all(key, line.began)
+
+    def passed(self, number: int, now: float) -> None:
+        """What was fetched ahead over a line has passed, unless urgent payloads have held it up since."""
+        line = self.network.lines[number]
+        if line.due > now:
+            if line.due < math.inf:
+                heappush(self.heap, (line.due, PASSED, number))
+            return
+        assert line.low is not None, "only a payload under way is due"
+        inst, start = line.low[0], line.began
+        line.low = None
+        self._has_passed(line, inst, start, now)
+        if line.queue:
+            self._begin(line, line.queue.popleft(), now)
+
+    def _has_passed(self, line: Line, inst: int, start: float, now: float) -> None:
+        key = self._key(inst)
+        if not self.network.has_ports:
+            self._cross((inst,), start, now, line.latency)
+        elif line.link[1] == SWITCH:
+            self.port[key] = self.port[key][0], now
+            for child, began in self.unsent.pop(key, ()):
+                self._cross((child,), began, now, self._entry(child)[2])
+        elif self.port[key][1] > now:
+            self.unsent.setdefault(key, []).append((inst, start))
+        else:
+            self._cross((inst,), start, now, self._entry(inst)[2])
+
+    def _key(self, inst: int) -> tuple[int, int]:
+        recv, tick = divmod(inst, self.ticks)
+        return self.ref[recv] * self.ticks + tick, self.way[recv][self.place.get(inst, 0)][0]
+
+    def _cross(self, team: Iterable[int], start: float, end: float, latency: float) -> None:
+        """A payload's last byte has left: it arrives, or asks for its next link."""
+        if end == math.inf:
+            return
+        end += latency
+        is_first = True
+        for inst in team:
+            recv, tick = divmod(inst, self.ticks)
+            way, place = self.way[recv], self.place.get(inst, 0)
+            if is_first:
+                self.hops.append((self.ref[recv] * self.ticks + tick, *way[place], start, end))
+                is_first = False
+            if place + 1 == len(way):
+                heappush(self.heap, (end, DONE, inst))
+                continue
+            self.place[inst] = place + 1
+            heappush(self.heap, (end, LEAVE + self.late[recv], inst))
+            if self.network.has_ports:
+                self.pending[self._key(inst)] = [inst]

@@ -32,7 +32,7 @@ def recipes(
         page_tokens=draw(st.sampled_from((4, 1, 2, 64))),
         stream_slots=draw(st.sampled_from((2, 1, 3))),
         max_new_tokens=draw(st.integers(0, 5)) if decode else 0,
-        topology=draw(st.sampled_from(("switch", "ring"))),
+        topology=draw(st.sampled_from(("switch", "ring", "mesh", "tree", "ring:one-way"))),
         head_cuts=(0, *sorted(inner), num_kv_heads),
         even=draw(st.booleans()),
         hand_over=draw(st.booleans()),

@@ -2,7 +2,8 @@
 
 from mcf.trace.builder import TraceBuilder
 from mcf.trace.columns import EVENT, MEMORY
-from mcf.trace.perfetto import to_perfetto, write_perfetto
+from mcf.trace.files import read_trace, write_perfetto
+from mcf.trace.perfetto import to_perfetto
 from mcf.trace.trace import Trace, concat
 
-__all__ = ["EVENT", "MEMORY", "Trace", "TraceBuilder", "concat", "to_perfetto", "write_perfetto"]
+__all__ = ["EVENT", "MEMORY", "Trace", "TraceBuilder", "concat", "read_trace", "to_perfetto", "write_perfetto"]

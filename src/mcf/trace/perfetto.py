@@ -5,13 +5,10 @@ must not cross); the KV bytes in use are a counter. Times are microseconds from 
 Source: "Trace Event Format", Google, public document.
 """
 
-import json
-from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from mcf.errors import UserError
 from mcf.schedule.steps import KIND_NAMES, LANE_NAMES, NIC, PURPOSE_NAMES, STAGE_NAMES
 from mcf.trace.columns import Table
 from mcf.trace.trace import Trace
@@ -36,19 +33,6 @@ def to_perfetto(trace: Trace) -> Json:
         "displayTimeUnit": "ms",
         "otherData": trace.meta,
     }
-
-
-def write_perfetto(path: str | PathLike[str], trace: Trace) -> None:
-    """Write the trace as a JSON file that Perfetto opens. Raises UserError if the file cannot be written."""
-    text = json.dumps(to_perfetto(trace), allow_nan=False, separators=(",", ":"))
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UserError(
-            f"cannot write the trace to {str(path)!r} ({error.strerror or error}): expected the path of a file in a "
-            "folder that exists and can be written; give another path"
-        ) from None
 
 
 def _rows(table: Table) -> list[Json]:

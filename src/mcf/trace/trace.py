@@ -13,7 +13,7 @@ from mcf.schedule.steps import COMPUTE, NIC, PREFILL, PURPOSE_NAMES, RECV, SEND
 from mcf.trace.columns import EVENT, MEMORY, Table
 from mcf.trace.intervals import Intervals, clip, covered_s
 
-_MAGIC = b"MCF trace 1\n"
+MAGIC = b"MCF trace 1\n"
 _LENGTH_BYTES = 8
 _DAMAGED = "expected bytes that Trace.to_bytes wrote; record the run again"
 
@@ -42,7 +42,7 @@ class Trace:
         counts = {"num_events": len(self.events), "num_memory": len(self.memory)}
         header = json.dumps({**counts, "meta": self.meta}, allow_nan=False, sort_keys=True).encode()
         length = len(header).to_bytes(_LENGTH_BYTES, "little")
-        return b"".join([_MAGIC, length, header, self.events.tobytes(), self.memory.tobytes()])
+        return b"".join([MAGIC, length, header, self.events.tobytes(), self.memory.tobytes()])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Trace":
@@ -156,10 +156,10 @@ def _is_sound(events: Table, memory: Table) -> bool:
 
 
 def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    start = len(_MAGIC) + _LENGTH_BYTES
-    if not data.startswith(_MAGIC) or len(data) < start:
-        raise UserError(f"a trace that starts with {data[: len(_MAGIC)]!r}: {_DAMAGED}")
-    end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
+    start = len(MAGIC) + _LENGTH_BYTES
+    if not data.startswith(MAGIC) or len(data) < start:
+        raise UserError(f"a trace that starts with {data[: len(MAGIC)]!r}: {_DAMAGED}")
+    end = start + int.from_bytes(data[len(MAGIC) : start], "little")
     try:
         header = json.loads(data[start:end])
         sizes = [header["num_events"], header["num_memory"]]

@@ -11,15 +11,20 @@ from mcf.engine.doctor.survey import Clock, NodeReport
 NUM_ROUND_TRIPS = 7  # the shortest counts: nothing held it up
 
 
-def examine(world: World, *, addresses: Sequence[str], cache: Path, folder: Path | None = None) -> list[NodeReport]:
-    """Return a report for each rank. `addresses` are where the workers reach each other, in rank order.
+def examine(world: World, *, cache: Path, folder: Path | None = None) -> list[NodeReport]:
+    """Return a report for each rank.
 
-    `cache` is the folder of converted models, `folder` a model's, as every node has it. Raises RunError kinds.
+    `cache` is the folder of converted models, `folder` a model's on this machine; workers on other hosts have said
+    already which model they have. Raises RunError kinds.
     """
+    addresses, told = world.addresses, world.fingerprints
     for rank in range(world.num_workers):
         peers = [address for other, address in enumerate(addresses) if other != rank]
-        world.send(rank, "examine", peers=sorted(set(peers)), cache=str(cache), folder=str(folder or ""))
+        own = "" if folder is None or rank in told else str(folder)
+        world.send(rank, "examine", peers=sorted(set(peers)), cache=str(cache), folder=own)
     facts = {rank: frame["facts"] for rank, frame in world.wait_for("examined").items()}
+    for rank, fingerprint in told.items():
+        facts[rank]["fingerprint"] = fingerprint
     clocks = [_clock(world, rank) for rank in range(world.num_workers)]
     cannot_listen, cannot_reach = _ports(world, addresses)
     return [

@@ -89,3 +89,12 @@ class Survey:
         for node in self.nodes:
             found.setdefault(node.facts["machine"], []).append(node)
         return list(found.values())
+
+    def threads(self) -> list[int]:
+        """Threads of each worker in a run: its share of the cores that its machine lets it use, at least 1."""
+        shares = {
+            node.rank: max(1, node.facts["cpu"]["allowed_cores"] // len(mates))
+            for mates in self.machines()
+            for node in mates
+        }
+        return [shares[node.rank] for node in self.nodes]

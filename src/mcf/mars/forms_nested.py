@@ -1,0 +1,125 @@
+"""Closed form of `mars`: what its decisions move, to the byte; its memory is a bound."""
+
+import numpy as np
+
+from mcf.mars.form import Form, kv_bytes, own_bytes, traffic_of
+from mcf.mars.job import Array, Job
+from mcf.mars.nested import Levels, NestedChunk, nest
+
+
+def mars(j: Job) -> Form:
+    """Nested residency with a group size per chunk; each node of a group asks the others that hold what it may see."""
+    levels, decided = Levels(j.N), nest(j)
+    size, count = kv_bytes(j), _Count(j)
+    peak = np.zeros(j.N, dtype=np.int64)
+    own = own_bytes(j)
+    for chunk in decided:
+        for level in range(levels.sizes.index(chunk.g), len(levels.makers)):
+            for lo, hi in levels.missing(chunk.resident[level], chunk.chunk):
+                count.kv(levels, level, (j.T[hi] - j.T[lo]) * size, chunk.chunk, is_new=False)
+            count.kv(levels, level, j.t[chunk.chunk] * size, chunk.chunk, is_new=True)
+        if chunk.g > 1:
+            count.routed(chunk)
+        peak = np.maximum(peak, own[chunk.chunk] + _held(j, levels, chunk) * j.page_bytes)
+    return Form(
+        policy="mars",
+        job=j,
+        traffic=traffic_of(count.new, count.old, count.query, count.state),
+        peak_bytes=peak,
+        into=count.into,
+        out_of=count.out,
+        fetched=count.fetched,
+        groups=np.array([chunk.g for chunk in decided]),
+    )
+
+
+class _Count:
+    """Bytes as they add up."""
+
+    def __init__(self, j: Job) -> None:
+        self.j = j
+        self.new = self.old = self.query = self.state = 0
+        self.into, self.out = np.zeros(j.N, dtype=np.int64), np.zeros(j.N, dtype=np.int64)
+        self.fetched = np.zeros(j.C)
+
+    def kv(self, levels: Levels, level: int, sent: Array, chunk: int, *, is_new: bool) -> None:
+        """`sent` [N] bytes of each maker go to the ranks at which it has this level."""
+        j, step, skip = self.j, levels.sizes[level], levels.sizes[level + 1]
+        ranks = np.arange(j.N)
+        inner = np.bincount(ranks % step, weights=sent, minlength=step)[ranks % step]
+        outer = np.bincount(ranks % skip, weights=sent, minlength=skip)[ranks % skip]
+        into = (inner - outer).astype(np.int64)
+        total = int(into.sum()) if not j.has_relays else self._ways(sent, step, skip)
+        self.into += into
+        self.out += sent
+        if is_new:
+            self.new += total
+        else:
+            self.old += total
+            self.fetched[chunk] += float(into.max())
+
+    def _ways(self, sent: Array, step: int, skip: int) -> int:
+        """Where nodes relay each copy has a way of its own."""
+        ranks = np.arange(self.j.N)
+        apart = ranks[:, None] - ranks[None, :]
+        pairs = (apart % step == 0) & (apart % skip != 0)
+        return int((sent[:, None] * self.j.hops * pairs).sum())
+
+    def routed(self, decided: NestedChunk) -> None:
+        """Queries inside the groups, and one state back for each."""
+        j, g, c = self.j, decided.g, decided.chunk
+        if j.T[c].min() > 0 and not j.has_relays:
+            self._all_ask(g, j.t[c])
+            return
+        asks = _asks(j, c, g)
+        sent = asks * j.t[c][:, None]
+        query, state = j.query_bytes * j.L, j.state_bytes * j.L
+        edges = asks.sum(1) if not j.has_relays else np.array([_edges(j, q, asks[q]) for q in range(j.N)])
+        self.query += int((edges * j.t[c]).sum()) * query
+        self.state += int((sent.T * j.hops).sum()) * state
+        self.into += sent.sum(0) * query + sent.sum(1) * state
+        self.out += asks.any(1) * j.t[c] * query + sent.sum(0) * state
+
+    def _all_ask(self, g: int, tokens: Array) -> None:
+        """Everybody with tokens asks the whole group."""
+        j = self.j
+        query, state = j.query_bytes * j.L, j.state_bytes * j.L
+        asked, own = np.repeat(tokens.reshape(-1, g).sum(1), g) - tokens, (g - 1) * tokens
+        self.query += int(own.sum()) * query
+        self.state += int(own.sum()) * state
+        self.into += asked * query + own * state
+        self.out += tokens * query + asked * state
+
+
+def _edges(j: Job, q: int, asked: Array) -> int:
+    return len(j.topology.multicast(q, np.flatnonzero(asked).tolist())) if asked.any() else 0
+
+
+def _asks(j: Job, c: int, g: int) -> Array:
+    """[N, N] whether queries of a node go to another of its group: its class holds something that they may see."""
+    ranks = np.arange(j.N)
+    near = (ranks[:, None] // g == ranks[None, :] // g) & ~np.eye(j.N, dtype=bool) & (j.t[c] > 0)[:, None]
+    if j.T[c].min() > 0:
+        return np.asarray(near)
+    held = np.bincount(ranks % g, weights=j.T[c], minlength=g)[ranks % g] > 0
+    fresh = j.sees(c) & (j.t[c] > 0)[None, :]
+    seen = np.stack([np.asarray(fresh[:, r::g]).any(1) for r in range(g)], 1)[:, ranks % g]
+    out: Array = near & (held[None, :] | seen)
+    return out
+
+
+def _held(j: Job, levels: Levels, decided: NestedChunk) -> int:
+    """Pages of copies and streams of a rank in a chunk's loop, at most."""
+    k, c, total = levels.sizes.index(decided.g), decided.chunk, 0
+    block, late = j.pages(j.t).max(1), 0
+    for level, count in enumerate(levels.makers):
+        total += count * int(sum(block[lo:hi].sum() for lo, hi in decided.resident[level])) * j.L
+        total += count * int(block[c]) * j.L * decided.keeps_new[level]
+        if level >= k:
+            missing = levels.missing(decided.resident[level], c)
+            history = sum(int(j.pages(j.T[hi] - j.T[lo]).max()) for lo, hi in missing) * (j.ahead + 1)
+            total += count * history * j.ahead
+            late += count * (int(block[c]) * (not decided.keeps_new[level]) + history * (1 - j.ahead))
+    in_turn = k == 0 and not j.has_relays
+    most = j.stream_slots * int(block[c]) if in_turn and j.ahead else late
+    return total + min(late, most)

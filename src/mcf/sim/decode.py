@@ -1,0 +1,137 @@
+"""Decode in model time: the template of a schedule, one token, layer by layer.
+
+A layer is each node's dense work for one token, its attention to the KV that it owns, its states to all others and the
+merge of all states. Each node waits for the slowest state, so that layers soon take equal times: three are simulated.
+"""
+
+from heapq import heappop, heappush
+
+import numpy as np
+
+from mcf.cluster import SWITCH, Cluster
+from mcf.errors import UserError
+from mcf.model import ModelShape
+from mcf.schedule import Schedule
+from mcf.schedule.schedule import Array
+from mcf.schedule.steps import ATTEND, DECODE, MERGE, PRODUCE, RECV, SEND
+from mcf.sim.cost import STATE_WIDTH_BYTES, head_seconds
+from mcf.sim.network import Network, used_cluster
+from mcf.sim.profile import Profile
+
+LAYERS = 3
+
+
+def decode_s(
+    schedule: Schedule, profile: Profile, *, shape: ModelShape, cluster: Cluster | None = None, tokens: int = 0
+) -> float:
+    """Seconds per generated token, the output head among them, once `tokens` have been generated.
+
+    Generated tokens count as spread evenly over the nodes. Raises UserError for a schedule without a decode template.
+    """
+    if not (schedule.steps["stage"] == DECODE).any():
+        raise UserError("got a schedule without a decode template: expected one to time decode")
+    template = _Template(schedule, profile, shape, Network(used_cluster(schedule, cluster), profile), tokens)
+    ends = [template.layer() for _ in range(min(LAYERS, schedule.meta.num_layers))]
+    steady = ends[-1] - ends[-2] if len(ends) > 1 else 0.0
+    return ends[-1] + steady * (schedule.meta.num_layers - len(ends)) + head_seconds(shape, profile)
+
+
+class _Template:
+    def __init__(self, sched: Schedule, profile: Profile, shape: ModelShape, network: Network, tokens: int) -> None:
+        self.sched, self.network = sched, network
+        self.ready = [0.0] * sched.meta.num_nodes
+        self.rows = [
+            [row for row in sched.node_rows(n) if sched.steps["stage"][row] == DECODE]
+            for n in range(sched.meta.num_nodes)
+        ]
+        self.seconds = _seconds(sched, profile, shape, tokens)
+        self.kind: list[int] = sched.steps["kind"].tolist()
+        self.size: list[int] = sched.row_bytes.tolist()
+        self.recv_of = {
+            (int(sched.steps["ref"][row]), n): row
+            for n, rows in enumerate(self.rows)
+            for row in rows
+            if self.kind[row] == RECV
+        }
+        self.after = {row: list(sched.after_of(row)) for rows in self.rows for row in rows}
+
+    def layer(self) -> float:
+        """Simulate one layer; returns when its last node has merged."""
+        self.heap: list[tuple[float, int, int]] = []  # time, send, node that has the payload
+        done: dict[int, float] = {}
+        self.waiting: dict[int, list[int]] = {}
+        for node, rows in enumerate(self.rows):
+            self._compute(node, rows, done)
+        self._move(done)
+        for node, rows in enumerate(self.rows):
+            for row in rows:
+                if self.kind[row] == MERGE:
+                    start = max([self.ready[node], *(done[other] for other in self.after[row])])
+                    self.ready[node] = done[row] = start + self.seconds[row]
+        return max(self.ready)
+
+    def _compute(self, node: int, rows: list[int], done: dict[int, float]) -> None:
+        """Dense work and attention in list order; sends of states leave as these are made, or forward what comes."""
+        for row in rows:
+            if self.kind[row] in (PRODUCE, ATTEND):
+                self.ready[node] += self.seconds[row]
+                done[row] = self.ready[node]
+            elif self.kind[row] == SEND:
+                first = self.after[row][0]
+                if first in done:
+                    heappush(self.heap, (done[first], row, node))
+                else:
+                    self.waiting.setdefault(first, []).append(row)
+
+    def _move(self, done: dict[int, float]) -> None:
+        while self.heap:
+            now, send, node = heappop(self.heap)
+            step = self.sched.step(send)
+            route = self.sched.routes[step.route] if step.route >= 0 else ((step.node, step.dst),)
+            self._cross(now, send, [b for a, b in route if a == node], node, done, is_last=step.dst)
+
+    def _cross(
+        self, now: float, send: int, ends: list[int], node: int, done: dict[int, float], *, is_last: int
+    ) -> None:
+        size, start, end = self.size[send], now, now
+        if self.network.has_ports and ends:
+            start, end = self.network.line(node, SWITCH).urgent(now, size)
+        for b in ends:
+            if self.network.has_ports:
+                line, weight, latency = self.network.into(node, b, size)
+            else:
+                line = self.network.line(node, b)
+                weight, latency = size, line.latency
+            arrival = max(end, line.urgent(start, weight)[1]) + latency
+            heappush(self.heap, (arrival, send, b))
+            if is_last in (-1, b):
+                recv = self.recv_of[send, b]
+                done[recv] = arrival
+                for forward in self.waiting.pop(recv, ()):
+                    heappush(self.heap, (arrival, forward, b))
+
+
+def _seconds(sched: Schedule, profile: Profile, shape: ModelShape, tokens: int) -> Array:
+    """[R] seconds per layer of each decode compute row; 0 elsewhere."""
+    s, meta = sched.steps, sched.meta
+    at, num = s["node"], meta.num_nodes
+    flops, moved = np.zeros(len(s)), np.zeros(len(s))
+    decode = s["stage"] == DECODE
+    produce = decode & (s["kind"] == PRODUCE)
+    flops[produce] = 2.0 * shape.num_layer_weights
+    moved[produce] = shape.num_layer_weights * profile.weight_bytes
+    for row in np.flatnonzero(decode & (s["kind"] == ATTEND)).tolist():
+        r = sched.step(row)
+        own = tokens / meta.num_nodes if r.c_hi > meta.num_chunks else 0.0
+        keys = (sched.tokens_in(r.c_lo, r.c_hi, r.m_lo, r.m_hi) + own) * (r.h_hi - r.h_lo)
+        flops[row] = 4.0 * meta.head_dim * meta.group_heads * keys
+        moved[row] = float(meta.kv_row_bytes(1) * keys)
+    merges = np.flatnonzero(decode & (s["kind"] == MERGE))
+    inputs = (s["after_hi"] - s["after_lo"])[merges].astype(np.int64)
+    flops[merges] = 4.0 * meta.head_dim * meta.num_q_heads * inputs
+    moved[merges] = (inputs + 1) * meta.num_q_heads * (meta.head_dim + 2) * STATE_WIDTH_BYTES
+    works = decode & np.isin(s["kind"], (PRODUCE, ATTEND, MERGE))
+    speed = np.where(s["kind"] == ATTEND, profile.attention_by_node(num)[at], profile.by_node("flops_s", num)[at])
+    memory, overhead = (profile.by_node(name, num)[at] for name in ("memory_bytes_s", "step_overhead_s"))
+    out: Array = np.maximum(flops / speed, moved / memory) + works * overhead
+    return out
