@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from processes import PATIENCE_S, still_alive
 
 PREFIX = "mcft"  # of the names of namespaces and links; at most 15 characters in all
@@ -38,13 +36,6 @@ def why_not() -> str:
         return "hosts need the right to make network namespaces (root)"
     _ip("netns", "del", probe)
     return ""
-
-
-@pytest.fixture
-def needs_hosts() -> None:
-    """Skip, in one line, where there can be no hosts."""
-    if why := why_not():
-        pytest.skip(why)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +63,9 @@ class Host:
         """Return the ids of the processes on this host."""
         return [int(pid) for pid in _ip("netns", "pids", self.name, check=False).stdout.split()]
 
-    def limit(self, rate: str) -> None:
-        """Let the cable carry no more than `rate` (for instance 100mbit) in either direction."""
-        shape = ("root", "tbf", "rate", rate, "burst", "64kb", "latency", "100ms")
+    def limit(self, rate: str, *, burst_bytes: int = 64 << 10) -> None:
+        """Let the cable carry no more than `rate` (for instance 100mbit) in either direction, but for a short burst."""
+        shape = ("root", "tbf", "rate", rate, "burst", str(burst_bytes), "latency", "100ms")
         subprocess.run(["tc", "qdisc", "replace", "dev", self.link, *shape], check=True)
         subprocess.run(["tc", "-n", self.name, "qdisc", "replace", "dev", "eth0", *shape], check=True)
 

@@ -191,7 +191,7 @@ def _start(shop: Workshop, rank: int, command: str) -> Running:
     """Start a documented torchrun command as it stands, on the toy model."""
     words = [str(shop.llm.source.folder) if word == "demo" else word for word in shlex.split(command)]
     assert words[0] == "torchrun"
-    return Running(shop.hosts[rank].inside(TORCHRUN, *words[1:]))
+    return shop.doors.enter_context(Running(shop.hosts[rank].inside(TORCHRUN, *words[1:])))
 
 
 def tries_on_one_machine(shop: Workshop, command: str) -> None:

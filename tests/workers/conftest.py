@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 
+import netns
 from mcf.dist.nursery import Nursery, lent
 from mcf.engine import llm
 from mcf.engine.sampler import Sampler
+
+
+@pytest.fixture
+def needs_hosts() -> None:
+    """Skip, in one line, where there can be no hosts."""
+    if why := netns.why_not():
+        pytest.skip(why)
 
 
 @pytest.fixture
