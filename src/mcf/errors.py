@@ -4,6 +4,7 @@
     |- UserError (ValueError)     exit code 2: what came, what was expected, what to do
     |  |- UnitError               a quantity that cannot be parsed
     |  |- UnknownNameError        an unknown policy, preset or topology; "did you mean"
+    |  |- PlugInError             a policy or topology of another package that cannot be loaded, or fails
     |  |- ModelError              a model file or folder that cannot be used
     |  |- PromptError             an empty prompt, or one longer than the model's window
     |  |- InfeasibleError         a budget that cannot hold the plan; carries `missing_bytes`
@@ -53,6 +54,10 @@ class UnknownNameError(UserError):
         self.suggestion = near[0] if near else None
 
 
+class PlugInError(UserError):
+    """A policy or topology of another package that cannot be loaded, fails, or returns something else."""
+
+
 class ModelError(UserError):
     """A model file or folder that is missing, broken, unsafe or not supported."""
 
@@ -80,6 +85,7 @@ class LawError(ScheduleError):
         where = "" if row is None else f" (row {row})"
         super().__init__(f"{law} broken{where}: {message}")
         self.law = law
+        self.what = message
         self.row = row
         self.grid = grid
 

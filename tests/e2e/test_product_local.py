@@ -9,12 +9,14 @@ from itertools import product
 import numpy as np
 import pytest
 
+from installed import install
 from mcf import policies
 from mcf.engine.planner import Plan, make_plan
 from mcf.errors import InfeasibleError, PromptError
 from mcf.schedule import PAGE_TOKENS
 from mcf.schedule.steps import DRAIN, PREFILL
 from mcf.testing.localrun import run_local
+from pages import DOCS, blocks
 from plans import pairs_of
 from product import (
     BUDGETS,
@@ -149,6 +151,15 @@ def test_forced_ids_are_fed_in_place_of_the_picked_ones(toy):
     forced = run_local(toy.model, plan, case.ids, max_new_tokens=4, forced=other)
     np.testing.assert_array_equal(forced.logits[0], free.logits[0])
     assert np.abs(forced.logits[1:] - free.logits[1:]).max() > 0.1
+
+
+def test_a_policy_of_another_package_runs_like_ours(toy, monkeypatch, tmp_path):
+    source = next(block.text for block in blocks(DOCS / "adding-a-policy.md") if block.language == "python")
+    install(monkeypatch, tmp_path, "their_package", source, "mcf.policies", {"theirs": "their_package:plan"})
+    plan = make_plan(
+        toy.shape, prompt_tokens=300, num_workers=2, policy="theirs", chunk_tokens=2 * PAGE_TOKENS, max_tokens=3
+    )
+    check_run(toy, plan, 3)
 
 
 @pytest.mark.parametrize("policy", policies.NAMES)

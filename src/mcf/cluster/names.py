@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from mcf.cluster import plugins
 from mcf.cluster.shapes import Edge, Graph, Grid, Ring, Shape, Switch, check_tree, tree_links
-from mcf.errors import UnknownNameError, UserError
+from mcf.errors import PlugInError, UnknownNameError, UserError
 
 GROUP = "mcf.topologies"
 _LINK = re.compile(r"\s*(\d+)\s*([->])\s*(\d+)\s*")
@@ -127,14 +127,14 @@ def _plugin(name: str, num_nodes: int) -> Shape:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(
+        raise PlugInError(
             f"topology plug-in {name!r} failed for {num_nodes} nodes ({type(error).__name__}: {error}): expected pairs "
             "(from, to)"
         ) from error
     try:
         return Graph(num_nodes, links)
     except UserError as error:
-        raise UserError(f"topology plug-in {name!r}: {error}") from None
+        raise PlugInError(f"topology plug-in {name!r}: {error}") from None
 
 
 def _without(shape: Shape, out: list[Edge], num_nodes: int) -> Shape:

@@ -3,7 +3,7 @@
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from mcf.errors import UserError
+from mcf.errors import PlugInError
 
 
 def names(group: str) -> tuple[str, ...]:
@@ -14,7 +14,7 @@ def names(group: str) -> tuple[str, ...]:
 def find(group: str, what: str, name: str) -> Any | None:
     """Load the callable of a name, or None where no package offers it.
 
-    Raises UserError, with the plug-in's name, when it cannot be imported, is no callable, or two packages claim the
+    Raises PlugInError, with the plug-in's name, when it cannot be imported, is no callable, or two packages claim the
     name.
     """
     points = list(dict.fromkeys(entry_points(group=group, name=name)))
@@ -22,7 +22,7 @@ def find(group: str, what: str, name: str) -> Any | None:
         return None
     if len({point.value for point in points}) > 1:
         claims = " and ".join(sorted(f"{_package(point)} ({point.value})" for point in points))
-        raise UserError(f"{what} plug-in {name!r} is claimed by {claims}: expected one; uninstall the other")
+        raise PlugInError(f"{what} plug-in {name!r} is claimed by {claims}: expected one; uninstall the other")
     return _load(points[0], what)
 
 
@@ -31,12 +31,12 @@ def _load(point: EntryPoint, what: str) -> Any:
         found = point.load()
     except Exception as error:  # whatever the module does when it is imported
         first = (str(error).splitlines() or [""])[0]
-        raise UserError(
+        raise PlugInError(
             f"{what} plug-in {point.name!r} of {_package(point)} cannot be loaded from {point.value!r} "
             f"({type(error).__name__}: {first}): repair or uninstall the package"
         ) from error
     if not callable(found):
-        raise UserError(
+        raise PlugInError(
             f"{what} plug-in {point.name!r} of {_package(point)} is {type(found).__name__} {point.value!r}: expected a "
             "function"
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcf.errors import InfeasibleError, UnknownNameError, UserError
-from mcf.policies import full, gather, mars, mars_paper, one_shot, pass_q, pd, ring, ulysses, zigzag
+from mcf.policies import foreign, full, gather, mars, mars_paper, one_shot, pass_q, pd, ring, ulysses, zigzag
 from mcf.policies.request import PlanRequest
 from mcf.schedule import Schedule
 from mcf.schedule.memory import peak_bytes
@@ -31,12 +31,12 @@ def plan(name: str, request: PlanRequest) -> Schedule:
     """Plan a request with the policy of that name: the same request gives the same bytes.
 
     Raises UnknownNameError for an unknown policy, and InfeasibleError with `missing_bytes` when a node's budget or the
-    propagation buffer cannot hold the plan.
+    propagation buffer cannot hold the plan. A policy of another package is judged first (`policies.foreign`).
     """
-    check_name(name)
+    policy = _policy(name)
     if request.is_limited and name == "mars-paper":
         _check_budgets(name, request, _thriftiest(name, request))
-    sched = _POLICIES[name](request)
+    sched = policy(request)
     if request.is_limited:
         _check_budgets(name, request, sched)
     return sched
@@ -44,21 +44,26 @@ def plan(name: str, request: PlanRequest) -> Schedule:
 
 def least_budget(name: str, request: PlanRequest) -> int:
     """The smallest equal KV budget, in bytes per node, with which `plan` accepts the request."""
-    check_name(name)
     return int(peak_bytes(_thriftiest(name, request)).max())
 
 
 def check_name(name: str) -> None:
-    """Raise UnknownNameError, with the nearest name, unless `name` is a policy's."""
-    if name not in _POLICIES:
-        raise UnknownNameError("policy", name, NAMES)
+    """Raise UnknownNameError, with the nearest name, unless `name` is a policy's; PlugInError for a broken one."""
+    _policy(name)
+
+
+def _policy(name: str) -> Policy:
+    found = _POLICIES.get(name) or foreign.find(name)
+    if found is None:
+        raise UnknownNameError("policy", name, (*NAMES, *foreign.names()))
+    return found
 
 
 def _thriftiest(name: str, request: PlanRequest) -> Schedule:
     """The policy's plan that needs the least memory: without replicas, where the policy may choose."""
     if name == "mars":
-        return _POLICIES[name](request.with_budget(1))  # nothing fits: each node holds its own, and queries travel
-    return _POLICIES[name](replace(request.unlimited(), alpha=0))
+        return _policy(name)(request.with_budget(1))  # nothing fits: each node holds its own, and queries travel
+    return _policy(name)(replace(request.unlimited(), alpha=0))
 
 
 def _check_budgets(name: str, request: PlanRequest, sched: Schedule) -> None:

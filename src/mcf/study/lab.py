@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mcf.cluster import Cluster
-from mcf.errors import UserError
+from mcf.errors import LawError, PlugInError, UserError
 from mcf.model import ModelShape
 from mcf.policies import PlanRequest, plan
 from mcf.schedule import Report, Schedule, verify
@@ -151,6 +151,8 @@ class Lab:
         )
         try:
             ran = self.run(case)
+        except (LawError, PlugInError):
+            raise  # a plug-in that is wrong: not a row among others
         except UserError as error:
             return replace(bare, why=str(error))
         return replace(
