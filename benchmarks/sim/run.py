@@ -1,16 +1,17 @@
 """How fast schedules are simulated, on one core, and what extrapolating layers costs in accuracy.
 
-    python benchmarks/sim/run.py [--policy gather] [--profile gpu-100g] [--out results.json]
+    python benchmarks/sim/run.py [--policy gather] [--topology switch] [--profile gpu-100g] [--large] [--out FILE]
 
 Prints one line per case and writes a JSON object. Targets, on one core: 16K tokens on 16 nodes below 0.5 s, 128K on 64
 nodes (256 tokens per node and chunk) below 10 s; layers may be extrapolated. The error of that is shown at 16 nodes,
-against all layers.
+against all layers. With --large also 1M tokens on 1,024 nodes in one chunk (two million rows): target 60 s and 8 GiB.
 """
 
 import argparse
 import json
 import os
 import platform
+import resource
 import sys
 import time
 from pathlib import Path
@@ -51,16 +52,21 @@ CASES = (
 )
 
 
-def schedule(policy: str, prompt_tokens: int, num_nodes: int) -> Schedule:
-    """The policy's plan on a switch."""
-    cluster = Cluster.uniform("switch", num_nodes)
-    chunk = TOKENS_PER_NODE * num_nodes
+LARGE = (1 << 20, 1024, FEW_LAYERS, 60)
+
+
+def schedule(policy: str, prompt_tokens: int, num_nodes: int, topology: str = "switch") -> Schedule:
+    """The policy's plan; beyond a hundred nodes in one chunk."""
+    cluster = Cluster.uniform(topology, num_nodes)
+    chunk = TOKENS_PER_NODE * num_nodes if num_nodes < 100 else prompt_tokens
     return plan(policy, PlanRequest(shape=SHAPE, cluster=cluster, prompt_tokens=prompt_tokens, chunk_tokens=chunk))
 
 
-def measure(policy: str, profile: Profile, prompt_tokens: int, num_nodes: int, layers: int | None) -> dict[str, Any]:
-    """Simulate one case; CPU seconds."""
-    sched = schedule(policy, prompt_tokens, num_nodes)
+def measure(
+    policy: str, profile: Profile, prompt_tokens: int, num_nodes: int, layers: int | None, topology: str = "switch"
+) -> dict[str, Any]:
+    """Simulate one case; CPU seconds, and the most memory so far."""
+    sched = schedule(policy, prompt_tokens, num_nodes, topology)
     start = time.process_time()
     result = simulate(sched, profile, shape=SHAPE, layers=layers)
     cpu_s = time.process_time() - start
@@ -76,6 +82,7 @@ def measure(policy: str, profile: Profile, prompt_tokens: int, num_nodes: int, l
         "bound_s": least.bound_s,
         "limit": least.limit,
         "cpu_s": round(cpu_s, 3),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "us_per_row_and_layer": round(cpu_s / runs * 1e6, 2),
     }
 
@@ -94,12 +101,14 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="simulate schedules")
     parser.add_argument("--policy", choices=NAMES, default="gather")
+    parser.add_argument("--topology", default="switch")
+    parser.add_argument("--large", action="store_true", help="1M tokens on 1,024 nodes too: minutes")
     parser.add_argument("--profile", choices=PROFILES, default="gpu-100g")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "latest.json")
     args = parser.parse_args()
     profile, rows = load_profile(args.profile), []
-    for prompt, nodes, layers, target in CASES:
-        rows.append(measure(args.policy, profile, prompt, nodes, layers) | {"target_s": target})
+    for prompt, nodes, layers, target in (*CASES, *([LARGE] if args.large else ())):
+        rows.append(measure(args.policy, profile, prompt, nodes, layers, args.topology) | {"target_s": target})
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     error = rows[1]["ttft_s"] / rows[0]["ttft_s"] - 1
     print(f"extrapolating {FEW_LAYERS} of {SHAPE.num_layers} layers at 16 nodes: {error:+.2%}")

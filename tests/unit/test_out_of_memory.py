@@ -1,14 +1,17 @@
 """Out of memory, as each library says it, in the same words; and what a SIGKILL may mean."""
 
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from mcf.dist import process
-from mcf.dist.memory import KIND, in_words, is_out_of_memory
+from mcf.dist.memory import EXIT_CODE, KIND, in_words, is_out_of_memory
 from mcf.dist.worker import error_fields
+from mcf.errors import ModelError
 
 TOO_MUCH = 1 << 60
 
@@ -40,6 +43,43 @@ def test_a_refused_allocation_is_named_with_its_size_and_a_cure(ask, asked):
 def test_other_errors_are_not_taken_for_it():
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
     assert error_fields(RuntimeError("shape\nmismatch"), "plan")["message"] == "RuntimeError: shape mismatch"
+
+
+def test_a_refusal_that_an_error_came_from_counts():
+    try:
+        try:
+            raise OSError("x.so: failed to map segment from shared object")
+        except OSError as exc:
+            raise ModelError("the model cannot be loaded") from exc
+    except ModelError as exc:
+        fields = error_fields(exc, "load")
+    assert (fields["kind"], fields["user"]) == (KIND, False)
+    assert fields["message"].startswith("out of memory while the weights were loaded")
+
+
+LEAVING = """
+import threading
+from mcf.dist.memory import leave_when_refused
+leave_when_refused()
+class Bomb:
+    def __del__(self):
+        raise {error}
+def work():
+    raise {error}
+{act}
+"""
+
+
+@pytest.mark.parametrize("act", ["Bomb()", "threading.Thread(target=work).start()"])
+@pytest.mark.parametrize(("error", "code"), [("MemoryError", EXIT_CODE), ("ValueError", 0)])
+def test_a_refusal_that_nobody_can_handle_ends_the_process(act, error, code):
+    done = subprocess.run([sys.executable, "-c", LEAVING.format(error=error, act=act)], capture_output=True, text=True)
+    assert done.returncode == code
+    assert (error in done.stderr) is (code == 0)
+
+
+def test_its_exit_code_is_said_in_words():
+    assert process.exit_text(EXIT_CODE).startswith("out of memory; use more workers")
 
 
 def test_an_unknown_frame_has_no_place():

@@ -291,3 +291,13 @@ def test_work_grows_with_the_steps_alone() -> None:
         rates.append(len(result.trace.events) / len(sched) / 4)
     assert np.ptp(rates) < 0.3
     assert max(rates) < 2
+
+
+@pytest.mark.parametrize("topology", ["switch", "mesh:2x2"])
+def test_extrapolated_times_of_long_histories_beat_no_bound(topology: str) -> None:
+    """Links that carry ever more history: four layers alone would promise more than a link can carry."""
+    used = load_profile("gpu-10g")
+    sched = plan("gather", asked(QWEN, 4, 24 * KIB, KIB, topology))
+    few, every = (simulate(sched, used, shape=QWEN, layers=layers).ttft_s for layers in (4, None))
+    assert bounds(sched, used, shape=QWEN).bound_s <= few
+    assert few == pytest.approx(every, rel=0.02)

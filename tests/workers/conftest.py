@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import netns
-from mcf.dist.nursery import Nursery, lent
+from mcf.dist.nursery import HEAVY, Nursery, lent
 from mcf.engine import llm
 from mcf.engine.sampler import Sampler
 
@@ -33,7 +33,7 @@ def seen_logits(monkeypatch):
 @pytest.fixture(scope="session", autouse=True)
 def _one_nursery_for_all():
     """Workers of `mcf.load` are forked by one nursery: torch is imported once."""
-    nursery = Nursery.start()
+    nursery = Nursery.start(modules=(*HEAVY, "transformers.models.llama.modeling_llama"))
     with lent(nursery):
         yield
     nursery.close()

@@ -117,7 +117,7 @@ def test_a_guest_that_is_stopped_is_silent_and_ends_itself_when_it_wakes_up(part
     _, one = party.guests
     one.send_signal(signal.SIGSTOP)
     begin_s = time.monotonic()
-    with pytest.raises(WorkerSilentError, match=r"worker 1 on .* went silent during idle: no heartbeat for 4"):
+    with pytest.raises(WorkerSilentError, match=r"worker 1 on .* went silent during idle: no heartbeat for "):
         whole.wait_for("pong")
     assert SILENT_S <= time.monotonic() - begin_s < SILENT_S + SLACK_S
     one.send_signal(signal.SIGCONT)

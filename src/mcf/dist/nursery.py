@@ -77,10 +77,32 @@ class ForkedProcess:
         return self.returncode
 
 
+class _Child:
+    """A forked child of this process: the part of `subprocess.Popen` that is used of it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._is_reaped = False
+
+    def poll(self) -> int | None:
+        self._is_reaped = self._is_reaped or os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+        return 0 if self._is_reaped else None
+
+    def wait(self) -> int:
+        if not self._is_reaped:
+            os.waitpid(self.pid, 0)
+            self._is_reaped = True
+        return 0
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
 class Nursery:
     """The head's side of one nursery process. Any thread may use it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", sock: socket.socket) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes] | _Child", sock: socket.socket) -> None:
         self._process, self._sock = process, sock
         self._lock = threading.Lock()
         self._num_threads: int | None = None
@@ -104,6 +126,21 @@ class Nursery:
             )
         return cls(process, ours)
 
+    @classmethod
+    def branch(cls) -> "Nursery":
+        """Make a nursery of a copy of this process, which has one thread and has imported what workers need."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            os.setsid()
+            _die_with(parent)
+            serve(theirs)
+            os._exit(0)
+        theirs.close()
+        return cls(_Child(pid), ours)
+
     def is_ready(self, limit: Limit | None = None) -> bool:
         """Wait until its imports are done; say whether it can fork. Raises RequestTimeoutError, naming `joining`."""
         while self._num_threads is None:
@@ -118,7 +155,7 @@ class Nursery:
         return self._process.poll() is not None
 
     def fork(
-        self, program: str, arguments: Mapping[str, int], env: Mapping[str, str], fds: Mapping[str, int]
+        self, program: str, arguments: Mapping[str, int | str], env: Mapping[str, str], fds: Mapping[str, int]
     ) -> ForkedProcess:
         """Fork a process that runs `program`'s `main` with `--name=value` for each argument and each passed descriptor.
 
@@ -204,7 +241,7 @@ def lent(nursery: Nursery) -> Any:
         nursery.is_lent = False
 
 
-def _end(process: "subprocess.Popen[bytes]", sock: socket.socket) -> None:
+def _end(process: "subprocess.Popen[bytes] | _Child", sock: socket.socket) -> None:
     sock.close()
     process.kill()  # it has nothing to put in order
     process.wait()
@@ -222,10 +259,16 @@ def main(argv: Sequence[str]) -> None:
     """Import, say so, and fork until the head is gone."""
     fd, is_tied, *modules = argv
     if is_tied == "1":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        _die_with(os.getppid())
     for name in (WORKER, *modules):
         importlib.import_module(name)
     serve(socket.socket(fileno=int(fd)))
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 def serve(sock: socket.socket) -> None:

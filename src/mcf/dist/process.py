@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol
 
 import mcf
 from mcf.dist.control import Channel
-from mcf.dist.memory import CURE, num_oom_kills
+from mcf.dist.memory import CURE, EXIT_CODE, in_words, num_oom_kills
 
 SEND_TIMEOUT_S = 4.0
 _LOG_BYTES = 64 << 10
@@ -144,6 +144,8 @@ class WorkerProcess:
 
 def exit_text(code: int) -> str:
     """Return a process's end in words: `killed by SIGKILL`, `exit code 3`."""
+    if code == EXIT_CODE:
+        return in_words("", "")
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -97,6 +97,7 @@ class Session:
         if self._model is None:
             raise TransportError("a plan came before the model")
         self._let_go()
+        faults.point("planning")
         self._transport.counters.clear()
         self._node = Node(
             self._model,

@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None, *, join: Join | None = None) -> NoRe
     `join` makes the session that obeys, from the `join` frame and the options; by default it joins over Gloo.
     """
     options = _parse(argv)
+    memory.leave_when_refused()
     faults.arm(options.rank, os.environ.get(faults.VARIABLE, ""))
     faults.point("start")
     channel = Channel(socket.socket(fileno=options.fd), peer="the head")
@@ -78,7 +79,13 @@ def main(argv: Sequence[str] | None = None, *, join: Join | None = None) -> NoRe
     threading.Thread(target=_read_frames, args=(channel, inbox, brake), name="mcf-reader", daemon=True).start()
     threading.Thread(target=_beat, args=(channel, options.head), name="mcf-beat", daemon=True).start()
     channel.send("hello", rank=options.rank, pid=os.getpid(), protocol=PROTOCOL, versions=versions())
-    _obey_all(channel, inbox, lambda frame: (join or join_gloo)(frame, options, brake))
+    try:
+        _obey_all(channel, inbox, lambda frame: (join or join_gloo)(frame, options, brake))
+    except BaseException as exc:  # an error that cannot be sent; waiting threads must not keep this process
+        if memory.is_out_of_memory(exc):
+            os._exit(memory.EXIT_CODE)
+        traceback.print_exc()
+        _leave(1)
     faults.point("shutdown")
     _leave(0)
 
@@ -190,7 +197,7 @@ def error_fields(exc: Exception, doing: str = "") -> dict[str, Any]:
     fields: dict[str, Any] = {
         "kind": memory.KIND if is_memory else type(exc).__name__,
         "message": memory.in_words(text, doing) if is_memory else text if is_ours else f"{type(exc).__name__}: {text}",
-        "user": isinstance(exc, UserError),
+        "user": isinstance(exc, UserError) and not is_memory,
         "trace": "".join(traceback.format_exception(exc))[-_TRACE_CHARS:],
     }
     peer = getattr(exc, "peer", None)

@@ -30,7 +30,7 @@ from mcf.dist.worker import versions
 from mcf.errors import RunError, TransportError, WorkerSilentError
 
 LOOPBACK = "127.0.0.1"
-SILENT_S = 4.0
+SILENT_S = 3.5  # seven heartbeats: the run has ended within 4 s
 LINK_TIMEOUT_S = 1800.0
 _LOBBY_S = 0.05
 PHASES = ("joining", "idle", "loading", "planning", "prefill", "convergence", "decode", "shutdown")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mcf.cluster import Cluster
+from mcf.cluster import SWITCH, Cluster
 from mcf.errors import UserError
 from mcf.model import ModelShape
 from mcf.schedule import Schedule
@@ -59,7 +59,7 @@ def simulate(
         machine = Machine(schedule, network, seconds, ticks, merges=merges)
         machine.run()
         trace = to_trace(machine, _meta(schedule, profile, ticks))
-    finish = _finish(schedule, machine, num_layers)
+    finish = _finish(schedule, machine, trace, num_layers)
     return SimResult(
         trace=trace,
         ttft_s=float(finish.max()) + head_seconds(shape, profile),
@@ -121,7 +121,7 @@ def _meta(sched: Schedule, profile: Profile, ticks: int) -> dict[str, str | int 
     }
 
 
-def _finish(sched: Schedule, machine: Machine, num_layers: int) -> Array:
+def _finish(sched: Schedule, machine: Machine, trace: Trace, num_layers: int) -> Array:
     """[N] seconds of each node's last prefill row, the layers that were not simulated added."""
     ticks, num_nodes = machine.ticks, sched.meta.num_nodes
     ends = np.array(machine.end).reshape(-1, ticks)
@@ -133,7 +133,26 @@ def _finish(sched: Schedule, machine: Machine, num_layers: int) -> Array:
         rows = np.flatnonzero((s["kind"] == MERGE) & (s["stage"] == PREFILL) & (s["q"] == s["node"]))
         since = (ticks - 2) // 2  # what is fetched ahead needs some layers to come into its stride
         steady = (ends[rows, ticks - 2] - ends[rows, since]) / (ticks - 2 - since)
-        np.add.at(out, s["node"][rows], steady * (num_layers - ticks))
+        crowded = _crowded(machine, trace)[s["chunk"][rows], s["node"][rows]] / ticks
+        np.add.at(out, s["node"][rows], np.maximum(steady, crowded) * (num_layers - ticks))
+    return out
+
+
+def _crowded(machine: Machine, trace: Trace) -> Array:
+    """[C, N] seconds that a chunk's payloads occupy the busiest line into each node: no layer goes by in less of that.
+
+    Few layers may not show it: a line catches up where the next layer's history is not asked for any more.
+    """
+    meta, network = machine.program.sched.meta, machine.network
+    moved = trace.events[trace.events["payload_bytes"] > 0]
+    crossed: dict[tuple[int, int, int], float] = {}
+    names = ("chunk", "node", "peer", "payload_bytes")
+    for chunk, a, b, num_bytes in zip(*(moved[name].tolist() for name in names), strict=True):
+        key = chunk, SWITCH if network.has_ports else a, b
+        crossed[key] = crossed.get(key, 0.0) + (network.into(a, b, num_bytes)[1] if network.has_ports else num_bytes)
+    out = np.zeros((meta.num_chunks, meta.num_nodes))
+    for (chunk, a, b), num_bytes in crossed.items():
+        out[chunk, b] = max(out[chunk, b], network.line(a, b).took(num_bytes, 0.0))
     return out
 
 
