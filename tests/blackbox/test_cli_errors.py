@@ -80,7 +80,7 @@ def test_prompt_files_that_cannot_be_read(toy, tmp_path) -> None:
 def test_an_unknown_policy_is_guessed(toy) -> None:
     assert refused_run(toy, "--policy", "mars-papr") == (
         "error: unknown policy 'mars-papr': did you mean 'mars-paper'? "
-        "known are full, gather, mars-paper, one-shot, pass-q, pd, ring, ulysses, zigzag"
+        "known are full, gather, mars, mars-paper, one-shot, pass-q, pd, ring, ulysses, zigzag"
     )
 
 

@@ -1,7 +1,8 @@
 """The real runtime and the reference obey the same schedules in the same way, whatever order transfers end in."""
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
+from fractions import Fraction
 from random import Random
 
 import numpy as np
@@ -44,13 +45,13 @@ Links = dict[tuple[int, int, int], int]
 
 def bytes_per_delivery(sched: Schedule, law: Outcome) -> Links:
     """Payload bytes that the reference delivered, per (sender, receiver, purpose), however many links a route has."""
-    out: Counter[tuple[int, int, int]] = Counter()
+    out: dict[tuple[int, int, int], Fraction] = defaultdict(Fraction)
     events = law.trace.events[law.trace.events["payload_bytes"] > 0]
     for event in events:
         step = sched.step(int(event["row"]))
         hops = len(sched.routes[step.route]) if step.route >= 0 else 1
-        out[step.node, step.dst, int(event["purpose"])] += int(event["payload_bytes"]) / hops
-    return dict(out)
+        out[step.node, step.dst, int(event["purpose"])] += Fraction(int(event["payload_bytes"]), hops)
+    return {link: int(num_bytes) for link, num_bytes in out.items()}
 
 
 def assert_same(got: LocalOutcome, law: Outcome, sched: Schedule) -> None:
