@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mcf.cluster import Cluster, LinkSpec
+from mcf.errors import LawError
 from mcf.policies import NAMES, PlanRequest, plan
 from mcf.schedule import Schedule, unicast, verify
 from mcf.sim import NAMES as PROFILES
@@ -30,11 +31,20 @@ def judge(sched: Schedule, used: object) -> None:
     own = own_speeds(sched)
     took = simulate(sched, used, shape=shape, cluster=own).ttft_s
     assert bounds(sched, used, shape=shape, cluster=own).bound_s <= took * (1 + 1e-12)
-    for form in (sched, unicast(sched)):
+    for form in filter(can_run, (sched, unicast(sched))):
         report, result = verify(form), simulate(form, used, shape=shape)
         assert result.traffic == report.traffic
         assert tuple(result.trace.peak_bytes().values()) == report.peak_bytes
         assert bounds(form, used, shape=shape).bound_s <= result.ttft_s * (1 + 1e-12)
+
+
+def can_run(sched: Schedule) -> bool:
+    """Relays may dead-lock without multicast, and `verify` says so."""
+    try:
+        verify(sched)
+    except LawError as error:
+        return error.law != "V6"
+    return True
 
 
 def own_speeds(sched: Schedule) -> Cluster:

@@ -47,7 +47,8 @@ def schedules(
 ) -> st.SearchStrategy[Schedule]:
     """Random legal schedules: every way in which a block can reach a query (see `mcf.testing.drawing`).
 
-    Their unicast forms are legal too, unless `relay_late` lets trees relay streams that are not ahead.
+    Their unicast forms are legal too, except that V6 may refuse those with relays and few slots; with `relay_late`
+    that is likelier: trees then relay streams that are not ahead.
     """
     chosen = recipes(max_nodes=max_nodes, max_chunk=max_chunk, decode=decode, relay_late=relay_late)
     return chosen.map(random_schedule)
