@@ -45,11 +45,12 @@ class UnitError(UserError):
 class UnknownNameError(UserError):
     """A name that is not known; suggests the nearest known one."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], *, or_else: str = "") -> None:
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        super().__init__(f"unknown {what} {name!r}: {hint}known are {', '.join(names)}")
+        rest = f", or {or_else}" if or_else else ""
+        super().__init__(f"unknown {what} {name!r}: {hint}known are {', '.join(names)}{rest}")
         self.name = name
         self.suggestion = near[0] if near else None
 

@@ -1,6 +1,8 @@
 """Each mistake of the user gives one clear line and exit code 2: what came, what was expected, what to do."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,13 @@ def refused_run(model: object, *options: str) -> str:
 @pytest.fixture
 def copy(toy: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(toy, tmp_path / "copy"))
+
+
+def test_a_closed_stdout() -> None:
+    command = ["sh", "-c", f'exec "{sys.executable}" -m mcf show plan.txt >&-']
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: stdout is closed: expected an open one")
 
 
 def test_a_missing_model(tmp_path) -> None:

@@ -90,6 +90,12 @@ def test_the_disk_of_a_folder_that_is_not_there_yet(tmp_path):
     assert found["is_writable"]
 
 
+def test_a_file_is_no_folder_to_write_to(tmp_path):
+    (tmp_path / "plain").write_text("")
+    assert not machine.disk(tmp_path / "plain")["is_writable"]
+    assert not machine.disk(tmp_path / "plain" / "below")["is_writable"]
+
+
 def test_facts_are_plain_values(tmp_path):
     both = machine.facts(tmp_path) | interfaces.facts(["127.0.0.1"])
     assert json.loads(json.dumps(both)) == both

@@ -107,6 +107,8 @@ def test_a_broken_law_ends_a_study_too(policy, capsys: pytest.CaptureFixture[str
         ("def other(): ...", "AttributeError"),
         ("plan = 3", "'theirs' of package theirs_package is int 'theirs_package:plan': expected a function"),
         ("def plan(request):\n    raise KeyError('x\\ny')", "policy plug-in 'theirs' failed (KeyError: 'x"),
+        ("def plan(request):\n    raise SystemExit(3)", "policy plug-in 'theirs' failed (SystemExit: 3)"),
+        ("raise SystemExit", "cannot be loaded from 'theirs_package:plan' (SystemExit"),
         ("def plan(request):\n    return None", "policy plug-in 'theirs' returned NoneType: expected a Schedule"),
         ("from mcf.policies import plan as p\nfrom dataclasses import replace\n"
          "def plan(request):\n    return p('gather', replace(request, prompt_tokens=7))",

@@ -10,7 +10,7 @@ import pytest
 
 from light_head import command
 from mcf.dist.nursery import ForkedProcess, Nursery
-from mcf.dist.process import WorkerProcess
+from mcf.dist.process import WorkerProcess, worker_environment
 from mcf.dist.world import World
 from mcf.errors import WorkerFailedError, WorkerLostError
 from processes import is_alive, still_alive
@@ -108,6 +108,14 @@ def test_a_nursery_with_threads_is_not_used(own, monkeypatch):
     with World.start(1, num_threads_per_worker=1, nursery=own, command=command("light")) as world:
         assert isinstance(world._processes[0], WorkerProcess)
         assert isinstance(world._processes[0].popen, subprocess.Popen)
+
+
+def test_a_nursery_whose_head_is_gone_before_it_looks_leaves_at_once():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(30)
+    command = [sys.executable, "-P", "-m", "mcf.dist.nursery", "0", str(gone.pid), "a_module_that_does_not_exist"]
+    done = subprocess.run(command, env=worker_environment(1, {}), timeout=60, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_they_do_not_outlive_a_head_that_is_killed():

@@ -29,6 +29,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's own) and return the exit code; raises nothing."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if sys.stdout is None:  # started with it closed, as in `mcf run ... >&-`
+        return _say_error("stdout is closed: expected an open one for the answer; send it to /dev/null", code=2)
     with QuickCtrlC() as ctrl_c:
         try:
             return _invoke(args)

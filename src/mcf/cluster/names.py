@@ -126,7 +126,7 @@ def _plugin(name: str, num_nodes: int) -> Shape:
         links = [(int(a), int(b)) for a, b in make(num_nodes)]
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PlugInError(
             f"topology plug-in {name!r} failed for {num_nodes} nodes ({type(error).__name__}: {error}): expected pairs "
             "(from, to)"

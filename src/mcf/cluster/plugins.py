@@ -29,7 +29,7 @@ def find(group: str, what: str, name: str) -> Any | None:
 def _load(point: EntryPoint, what: str) -> Any:
     try:
         found = point.load()
-    except Exception as error:  # whatever the module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
         first = (str(error).splitlines() or [""])[0]
         raise PlugInError(
             f"{what} plug-in {point.name!r} of {_package(point)} cannot be loaded from {point.value!r} "

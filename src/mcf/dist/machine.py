@@ -75,7 +75,7 @@ def disk(folder: Path) -> dict[str, Any]:
     return {
         "path": str(folder),
         "free_bytes": shutil.disk_usage(there).free,
-        "is_writable": os.access(there, os.W_OK),
+        "is_writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
     }
 
 

@@ -114,9 +114,10 @@ class Nursery:
         """Start a nursery, which imports `modules` meanwhile."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         is_main = threading.current_thread() is threading.main_thread()
+        tie = os.getpid() if is_main else 0  # the system ends it with the thread that has started it
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "mcf.dist.nursery", str(theirs.fileno()), str(int(is_main)), *modules],
+                [sys.executable, "-P", "-m", "mcf.dist.nursery", str(theirs.fileno()), str(tie), *modules],
                 env=worker_environment(1, {}),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -257,9 +258,9 @@ def _send(sock: socket.socket, what: Mapping[str, Any], fds: Sequence[int] = ())
 
 def main(argv: Sequence[str]) -> None:
     """Import, say so, and fork until the head is gone."""
-    fd, is_tied, *modules = argv
-    if is_tied == "1":
-        _die_with(os.getppid())
+    fd, tie, *modules = argv
+    if tie != "0":
+        _die_with(int(tie))
     for name in (WORKER, *modules):
         importlib.import_module(name)
     serve(socket.socket(fileno=int(fd)))

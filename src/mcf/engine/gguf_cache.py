@@ -48,8 +48,8 @@ def converted_folder(model: GgufModel, *, root: Path, progress: Progress) -> tup
             _make(model, folder, weight_bytes(tensors), progress)
         except OSError as error:
             raise ModelError(
-                f"the cache folder {root} cannot be written ({error.strerror or error}): expected room for "
-                f"{_mib(weight_bytes(tensors))}; free it, or set MCF_CACHE to another folder"
+                f"the cache folder {root} cannot be written ({error.strerror or error}): expected a folder with room "
+                f"for {_mib(weight_bytes(tensors))}; repair it, or set MCF_CACHE to another folder"
             ) from error
     return folder, sha256
 

@@ -35,7 +35,7 @@ def _judged(name: str, plan: Policy, request: PlanRequest) -> Schedule:
         raise PlugInError(f"policy plug-in {name!r} cannot build its schedule: {error}") from error
     except McfError:
         raise  # a refusal: too little memory, too few nodes
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         first = (str(error).splitlines() or [""])[0]
         raise PlugInError(
             f"policy plug-in {name!r} failed ({type(error).__name__}: {first}): repair it, or run again with --debug"

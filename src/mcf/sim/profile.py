@@ -184,7 +184,7 @@ def load_profile(name: str | PathLike[str]) -> Profile:
     if text.endswith(".toml"):
         return _whole(read_table(text, "profile"))
     if text not in NAMES:
-        raise UnknownNameError("profile", text, NAMES)
+        raise UnknownNameError("profile", text, NAMES, or_else="a file whose name ends in .toml")
     return parse_profile((_PRESETS / f"{text}.toml").read_text(encoding="utf-8"), f"{text}.toml")
 
 
