@@ -65,9 +65,9 @@ def check_unicast(sched: Schedule, order: int) -> None:
 
 
 def has_relays(sched: Schedule) -> bool:
-    """Whether a node passes on KV from another: as plain sends, with few slots, these may wait in a circle."""
+    """Whether a node passes on what another has sent: as plain sends, with few slots, these may wait in a circle."""
     s = sched.steps
-    trees = (s["kind"] == SEND) & (s["payload"] == KV) & (s["dst"] < 0)
+    trees = (s["kind"] == SEND) & (s["dst"] < 0)
     routes = [(int(s["node"][row]), sched.routes[s["route"][row]]) for row in np.flatnonzero(trees)]
     return any(edge[0] != node for node, route in routes for edge in route)
 

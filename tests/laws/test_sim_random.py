@@ -5,13 +5,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mcf.cluster import Cluster, LinkSpec
-from mcf.errors import LawError
 from mcf.policies import NAMES, PlanRequest, plan
 from mcf.schedule import Schedule, unicast, verify
 from mcf.sim import NAMES as PROFILES
 from mcf.sim import bounds, load_profile, simulate
 from mcf.testing.strategies import schedules
-from plans import LEAST_NODES, requests
+from plans import LEAST_NODES, can_run, requests
 from simulated import profile, shape_of
 
 quietly = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -36,15 +35,6 @@ def judge(sched: Schedule, used: object) -> None:
         assert result.traffic == report.traffic
         assert tuple(result.trace.peak_bytes().values()) == report.peak_bytes
         assert bounds(form, used, shape=shape).bound_s <= result.ttft_s * (1 + 1e-12)
-
-
-def can_run(sched: Schedule) -> bool:
-    """Relays may dead-lock without multicast, and `verify` says so."""
-    try:
-        verify(sched)
-    except LawError as error:
-        return error.law != "V6"
-    return True
 
 
 def own_speeds(sched: Schedule) -> Cluster:

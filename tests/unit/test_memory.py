@@ -9,12 +9,13 @@ from mcf.schedule import Builder, Schedule, ScheduleMeta, contiguous, cut, unica
 from mcf.schedule.memory import peak_bytes
 from mcf.schedule.steps import ATTEND, KEEP, RECV, STREAM
 from mcf.testing import random_qkv, schedules
+from plans import can_run
 
 
 @given(schedules())
 @settings(max_examples=60)
 def test_peaks_equal_the_replay(sched: Schedule) -> None:
-    for form in (sched, unicast(sched)):
+    for form in filter(can_run, (sched, unicast(sched))):
         assert tuple(peak_bytes(form).tolist()) == verify(form).peak_bytes
 
 
