@@ -12,8 +12,6 @@ answer is wrong or anything has grown.
 
 import argparse
 import json
-import os
-import platform
 import random
 import statistics
 import sys
@@ -23,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mcf.bench.environment import environment
 from mcf.dist.usage import usage
-from mcf.dist.worker import versions
 from mcf.engine.llm import LLM, load
 from mcf.engine.source import resolve
 from mcf.testing.toys import Reference, make_toy_model, reference_generate
@@ -143,12 +141,7 @@ def main() -> int:
         "at_end": it.seen[-1],
         "broken": broken(growth, it.wrong, it.most_pool_bytes()),
         "wall_s": round(time.monotonic() - begin_s, 1),
-        "environment": {
-            "machine": platform.machine(),
-            "system": f"{platform.system()} {platform.release()}",
-            "cores": len(os.sched_getaffinity(0)),
-            **versions(),
-        },
+        "environment": environment(["python", *sys.argv]),
     }
     print(json.dumps(found, indent=1))
     if options.out:

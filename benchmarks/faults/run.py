@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import json
 import os
-import platform
 import random
 import re
 import signal
@@ -31,9 +30,9 @@ from typing import Any
 import psutil
 
 from mcf import policies
+from mcf.bench.environment import environment
 from mcf.cluster import Cluster
 from mcf.dist.nursery import ForkedProcess, Nursery
-from mcf.dist.worker import versions
 from mcf.engine.source import resolve
 from mcf.policies import PlanRequest, least_budget
 from mcf.testing.toys import make_toy_model, reference_generate
@@ -332,13 +331,7 @@ def report(rounds: Sequence[Round], seed: int, wall_s: float) -> dict[str, Any]:
             if s
         },
         "wall_s": round(wall_s, 1),
-        "environment": {
-            "machine": platform.machine(),
-            "system": f"{platform.system()} {platform.release()}",
-            "cores": len(os.sched_getaffinity(0)),
-            "load_at_end": [round(load, 1) for load in os.getloadavg()],
-            **versions(),
-        },
+        "environment": environment(["python", *sys.argv]),
     }
 
 

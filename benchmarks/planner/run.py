@@ -10,16 +10,13 @@ Targets, on one core: closed forms of all policies for 1M tokens on 1,024 nodes 
 import argparse
 import json
 import math
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
+from mcf.bench.environment import environment
 from mcf.cluster import Cluster, Topology
 from mcf.mars import FORMS, REFERENCES, Job, Rates, Setting, predict, solve, solve_groups
 from mcf.model import named_shape
@@ -85,23 +82,13 @@ def exact() -> list[dict[str, Any]]:
     return out
 
 
-def environment() -> dict[str, Any]:
-    """Where and how this was measured; nothing here is random, so there is no seed."""
-    return {
-        "command": " ".join(["python", *sys.argv]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
-        "load": os.getloadavg()[0],
-    }
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="closed forms, decisions, and schedules of a million steps")
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
-    result = environment()
+    result = environment(["python", *sys.argv])
     if args.exact:
         result["exact"] = exact()
         for row in result["exact"]:

@@ -9,18 +9,16 @@ against all layers. With --large also 1M tokens on 1,024 nodes in one chunk (two
 
 import argparse
 import json
-import os
-import platform
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from mcf.bench.environment import environment
 from mcf.cluster import Cluster
-from mcf.model import ModelShape
+from mcf.model import named_shape
 from mcf.policies import NAMES, PlanRequest, plan
 from mcf.schedule import Schedule
 from mcf.sim import NAMES as PROFILES
@@ -28,19 +26,7 @@ from mcf.sim import Profile, bounds, load_profile, simulate
 
 TOKENS_PER_NODE = 256  # per chunk
 FEW_LAYERS = 4
-SHAPE = ModelShape(
-    name="Qwen2.5-1.5B",
-    num_layers=28,
-    num_q_heads=12,
-    num_kv_heads=2,
-    head_dim=128,
-    hidden_size=1536,
-    intermediate_size=8960,
-    vocab_size=151936,
-    max_positions=1 << 20,
-    kv_bytes=1,
-    act_bytes=2,
-)
+SHAPE = replace(named_shape("qwen2.5-1.5b", dtype="bfloat16"), kv_bytes=1)
 # (prompt tokens, nodes, simulated layers or None for all, target seconds or None): the last ones are the curve
 CASES = (
     (1 << 14, 16, None, None),
@@ -87,16 +73,6 @@ def measure(
     }
 
 
-def environment() -> dict[str, Any]:
-    """Where and how this was measured; nothing here is random, so there is no seed."""
-    return {
-        "command": " ".join(["python", *sys.argv]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
-        "load": os.getloadavg()[0],
-    }
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="simulate schedules")
@@ -112,7 +88,7 @@ def main() -> None:
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     error = rows[1]["ttft_s"] / rows[0]["ttft_s"] - 1
     print(f"extrapolating {FEW_LAYERS} of {SHAPE.num_layers} layers at 16 nodes: {error:+.2%}")
-    result = environment() | {"profile": args.profile, "rows": rows, "extrapolation_error": error}
+    result = environment(["python", *sys.argv]) | {"profile": args.profile, "rows": rows, "extrapolation_error": error}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(f"written to {args.out}")

@@ -18,13 +18,13 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import mcf
-from mcf.dist.world import threads_per_worker
+from mcf.bench.environment import environment
+from mcf.engine.doctor.clusterfile import RATES
 from mcf.engine.doctor.measure import Measurement, measure
 from mcf.errors import UserError
 from mcf.policies import NAMES
@@ -33,7 +33,7 @@ from mcf.sim import Profile, bounds, load_profile, simulate
 
 ROOT = Path(__file__).parents[2]
 TEXT = "The quick brown fox jumps over the lazy dog, and the river runs on to the sea. "
-WORKERS, RATES = (2, 4), ("100mbit", "1gbit")
+WORKERS, LINKS = (2, 4), ("100mbit", "1gbit")
 BITS_S = {"mbit": 1e6, "gbit": 1e9}
 FRAMING = 1448 / 1514  # bytes of payload per byte that tbf counts: TCP segments of 1,448 in frames of 1,514
 BAND = 0.2
@@ -43,17 +43,13 @@ PATIENCE_S = 3600.0
 
 def profile_of(found: Measurement, *, rate: str | None) -> Profile:
     """The measured profile: medians over the workers, float32; behind `tbf` a port carries what the limit says."""
-    rates = {name: median(each[name] for each in found.rates) for name in found.rates[0]}
     port = median(found.port_bytes_s)
     if rate is not None:
         port = min(port, float(rate[:-4]) * BITS_S[rate[-4:]] / 8 * FRAMING)
     return replace(
         load_profile("cpu-1g"),
         name=f"measured, {len(found.rates)} workers{f', {rate}' if rate else ''}",
-        flops_s=rates["float32_flops_s"],
-        attention_flops_s=rates["float32_attention_flops_s"],
-        memory_bytes_s=rates["float32_memory_bytes_s"],
-        step_overhead_s=rates["step_overhead_s"],
+        **{key: median(each[gauge] for each in found.rates) for key, (gauge, _) in RATES.items()},
         link_bytes_s=port,
         link_latency_s=median(found.link_latency_s.values()),
         weight_bytes=4,
@@ -64,7 +60,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Rank 0: load, measure, run every policy and predict it."""
     rows = []
     with mcf.load(options.model, workers=options.workers) as llm:
-        found = measure(llm.world, num_threads=threads_per_worker(options.workers), shape=llm.shape)
+        found = measure(llm.world, num_threads=[llm.world.num_threads_per_worker] * options.workers, shape=llm.shape)
         profile = profile_of(found, rate=options.rate)
         ids = (llm.encode(TEXT * (options.prompt_tokens // 8), raw=True) * 2)[: options.prompt_tokens]
         for policy in options.policies:
@@ -175,14 +171,13 @@ def main() -> None:
         if options.local:
             rows += compare(argparse.Namespace(**vars(options) | {"workers": workers, "rate": None}))
             continue
-        for rate in [options.rate] if options.rate else RATES:
+        for rate in [options.rate] if options.rate else LINKS:
             rows += over_hosts(options, workers, rate)
     print("\n".join(map(_line, rows)))
     ratios = [row["ratio"] for row in rows if "ratio" in row]
     print(f"{sum(abs(ratio - 1) <= BAND for ratio in ratios)} of {len(ratios)} within {BAND:.0%}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    date, cores = datetime.now(UTC).isoformat(timespec="seconds"), os.cpu_count()
-    head = {"date": date, "cores": cores, "load": os.getloadavg()[0], "command": " ".join(["python", *sys.argv])}
+    head = environment(["python", *sys.argv])
     options.out.write_text(json.dumps(head | {"rows": rows}, indent=2) + "\n", encoding="utf-8")
     print(f"written to {options.out}")
 

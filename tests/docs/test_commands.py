@@ -274,12 +274,15 @@ TABLE: dict[str, Runner] = {
     "mcf bench decode demo --prompt-tokens 2k --max-tokens 9 --dtype bfloat16 --json": measures,
     ".venv/bin/python benchmarks/scaling/run.py --models smollm --lengths 2048 --dtypes bfloat16 --rows a,b "
     "--rounds 1": logs("python benchmarks/scaling/run.py"),
+    ".venv/bin/python benchmarks/sim/validate.py --local --workers 2 --prompt-tokens 256 --repeats 1 --policies gather "
+    "--out validate.json": logs("python benchmarks/sim/validate.py"),
     "mcf sim list": prints("paper16k-fitted"),
     "mcf sim run table1": simulates,
     "mcf sim run fig4 --out figures": simulates,
     "mcf sim run all --out figures": simulates,
     "mcf sim run all --json": simulates,
     "mcf sim run examples/crossover.toml": simulates,
+    "mcf sim run examples/tight.toml": simulates,
     "mcf sim run examples/stragglers.toml --profile gpu-10g": simulates,
     "mcf sim run examples/one-case.toml --save-trace trace.json": simulates,
     "mcf show --play trace.json": replays,

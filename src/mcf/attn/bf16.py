@@ -1,5 +1,5 @@
-"""Attention in bfloat16 as two matrix products with the exponential inside the first: 2 to 3 times the rate of the
-fused kernel, which computes bfloat16 no faster than float32 (benchmarks/kernels).
+"""Attention in bfloat16 as two matrix products with the exponential inside the first: three times the rate of
+the fused kernel on long histories, which computes bfloat16 no faster than float32 (benchmarks/kernels/results).
 
 The weights exp(s - m) of a row need no exact maximum, only an m near it: in the end they are divided by their own sum.
 So m is the largest of some scores plus a margin. All x = s - m are then far below zero, where the logistic function is

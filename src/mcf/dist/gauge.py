@@ -45,8 +45,11 @@ def measure(sizes: Mapping[str, Any], meet: Meet, clock: Callable[[], float] = t
     return found
 
 
-def seconds_of(work: Work, seconds: float, clock: Callable[[], float]) -> float:
-    """Seconds of one work: the median of at least three, or of one where a single one takes longer than `seconds`."""
+def seconds_of(work: Work, seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of one work, repeated for `seconds` after a first that does not count: workers are at it together.
+
+    The median of at least three, or of one where a single one takes longer than `seconds`.
+    """
     start = clock()
     work()
     least = 1 if clock() - start > seconds else _LEAST

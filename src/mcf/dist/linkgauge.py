@@ -5,7 +5,7 @@ come, and the receiver answers each with one byte's worth of message. So the two
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from statistics import median
@@ -60,13 +60,22 @@ def share(transport: Transport, value: int) -> list[int]:
     """Give a number to every worker; return all of them in rank order."""
     mine = torch.tensor([value], dtype=_WORD)
     found = [torch.empty_like(mine) for _ in range(transport.world_size)]
-    peers = [peer for peer in range(transport.world_size) if peer != transport.rank]
-    handles = [transport.irecv(found[peer], peer, _TAG, STATE_BYTES) for peer in peers]
-    handles += [transport.isend(mine, peer, _TAG, STATE_BYTES) for peer in peers]
-    for handle in handles:
-        handle.wait()
+    exchange(transport, mine, {peer: found[peer] for peer in peers_of(transport)})
     found[transport.rank] = mine
     return [int(each) for each in found]
+
+
+def exchange(transport: Transport, mine: Tensor, theirs: Mapping[int, Tensor]) -> None:
+    """Send `mine` to each peer of `theirs` and fill its tensor with what it sends; returns when all has ended."""
+    handles = [transport.irecv(inbox, peer, _TAG, STATE_BYTES) for peer, inbox in theirs.items()]
+    handles += [transport.isend(mine, peer, _TAG, STATE_BYTES) for peer in theirs]
+    for handle in handles:
+        handle.wait()
+
+
+def peers_of(transport: Transport) -> list[int]:
+    """All other workers."""
+    return [peer for peer in range(transport.world_size) if peer != transport.rank]
 
 
 class _Gauge:
@@ -103,7 +112,7 @@ class _Gauge:
 
     def all_at_once(self) -> float:
         """Bytes per second that leave this worker while every worker sends to every other."""
-        peers = self._peers()
+        peers = peers_of(self.transport)
         size = max(1, min(share(self.transport, self.size)) // max(1, len(peers)))
         inboxes = {peer: torch.empty(size, dtype=torch.uint8) for peer in peers}
         times = [self._exchange(inboxes, size) for _ in range(_NUM_SENDS)]
@@ -112,10 +121,7 @@ class _Gauge:
     def _exchange(self, inboxes: dict[int, Tensor], size: int) -> float:
         meet(self.transport)
         start = self.clock()
-        handles = [self.transport.irecv(inbox, peer, _TAG, STATE_BYTES) for peer, inbox in inboxes.items()]
-        handles += [self.transport.isend(self.buffer[:size], peer, _TAG, STATE_BYTES) for peer in inboxes]
-        for handle in handles:
-            handle.wait()
+        exchange(self.transport, self.buffer[:size], inboxes)
         return self.clock() - start
 
     def _size(self, probe_s: float) -> int:
@@ -135,6 +141,3 @@ class _Gauge:
     def _answer(self, tensor: Tensor, peer: int) -> None:
         self.transport.irecv(tensor, peer, _TAG, STATE_BYTES).wait()
         self.transport.isend(torch.zeros(1, dtype=torch.uint8), peer, _TAG, STATE_BYTES).wait()
-
-    def _peers(self) -> list[int]:
-        return [peer for peer in range(self.transport.world_size) if peer != self.transport.rank]

@@ -1,0 +1,26 @@
+"""`benchmarks/sim/validate.py` measures, predicts and runs; what it finds depends on the machine and is not judged."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcf.testing.toys import make_toy_model
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sim" / "validate.py"
+
+pytestmark = pytest.mark.dist
+
+
+def test_model_time_stands_beside_wall_time(tmp_path: Path) -> None:
+    model = make_toy_model(tmp_path / "toy")
+    options = {"model": model, "workers": 2, "prompt-tokens": 40, "repeats": 1, "policies": "gather,full"}
+    command = [sys.executable, str(SCRIPT), "--local", *(f"--{name}={value}" for name, value in options.items())]
+    done = subprocess.run([*command, f"--out={tmp_path / 'found.json'}"], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [row["policy"] for row in found["rows"]] == ["gather", "full"]
+    assert all(row["model_time_s"] > 0 and row["wall_time_s"] > 0 for row in found["rows"])
+    assert {"machine", "versions", "command", "load"} <= found.keys()
