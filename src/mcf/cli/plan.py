@@ -10,7 +10,8 @@ from mcf.cli.files import check_target, write_text
 from mcf.cli.numbers import plan_numbers, print_plan
 from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.tables import print_pairs
-from mcf.engine.clusters import USUAL_WORKERS, Prediction, cluster_of, predict
+from mcf.dist.torchrun import LOCAL_WORKERS
+from mcf.engine.clusters import Prediction, cluster_of, predict
 from mcf.engine.compare import compare, rates_of
 from mcf.engine.planner import DEFAULT_POLICY, check_policy, check_window, check_workers, make_plan
 from mcf.engine.source import read_shape
@@ -61,7 +62,7 @@ def plan_command(
     made = make_plan(
         shape,
         prompt_tokens=num_tokens,
-        num_workers=(workers or USUAL_WORKERS) if where is None else where.num_nodes,
+        num_workers=(workers or LOCAL_WORKERS) if where is None else where.num_nodes,
         cluster=where,
         policy=policy or DEFAULT_POLICY,
         chunk_tokens=chunk,

@@ -4,18 +4,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from mcf.cluster import Cluster, NodeSpec, Topology
-from mcf.engine.doctor.needs import buffer_bytes
+from mcf.dist.torchrun import LOCAL_WORKERS
+from mcf.engine.doctor.needs import CHUNK_TOKENS, buffer_bytes
 from mcf.errors import InfeasibleError, UserError
 from mcf.model import ModelShape
 from mcf.schedule import Schedule
 from mcf.sim import Profile, bounds, simulate
 from mcf.units import format_bytes
 
-USUAL_WORKERS = 2
-CHUNK_TOKENS = 512  # per worker, whose activations are kept free
-_MOST_RUNS = (
-    400_000  # rows times layers that are simulated one by one, in a few seconds; beyond it layers are extrapolated
-)
+_MOST_RUNS = 400_000  # rows times layers that are simulated one by one, in seconds; else layers are extrapolated
 _SOME_LAYERS = 6
 
 
@@ -48,7 +45,7 @@ def cluster_of(
             f"got {num_workers} workers, and {profile.num_nodes} nodes in the profile {profile.name!r}: expected as "
             "many; leave --workers out"
         )
-    count = profile.num_nodes or num_workers or USUAL_WORKERS
+    count = profile.num_nodes or num_workers or LOCAL_WORKERS
     names = [node.name for node in profile.nodes] or [""] * count
     budgets = [kv_memory_bytes or _budget(profile, shape, node, count) for node in range(count)]
     nodes = tuple(NodeSpec(name=name, kv_budget_bytes=size) for name, size in zip(names, budgets, strict=True))

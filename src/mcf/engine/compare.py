@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mcf.cluster import Cluster
-from mcf.engine.planner import AUTO, check_workers
-from mcf.errors import UserError
+from mcf.engine.planner import AUTO, check_workers, fixed_chunk
 from mcf.mars import (
     FORMS,
     REFERENCES,
@@ -109,17 +108,18 @@ def compare(
     Raises UserError for numbers that cannot be. A policy that needs more nodes than there are has no row.
     """
     check_workers(cluster.num_nodes)
+    fixed = fixed_chunk(chunk_tokens)
     budgets = [budget for budget in cluster.kv_budgets if budget is not None]
     job = Job(
         shape=shape,
         topology=cluster.topology,
         S=prompt_tokens,
-        B=_size(chunk_tokens) or prompt_tokens,
+        B=fixed or prompt_tokens,
         max_new_tokens=max_tokens,
         S_node=min(budgets, default=None),
         rates=rates,
     )
-    sizes = [job.B] if _size(chunk_tokens) else candidates(job.N, job.S)
+    sizes = [job.B] if fixed else candidates(job.N, job.S)
     names = [name for name in (*FORMS, *REFERENCES) if LEAST_NODES.get(name, 1) <= job.N]
     rows = [_row(name, job, sizes, cluster, rates) for name in names]
     rows.sort(key=lambda row: (row.is_reference, not row.fits, row.ttft_s, row.traffic_bytes))
@@ -134,16 +134,6 @@ def least_seconds(job: Job, rates: Rates) -> float:
     """Seconds that nothing beats on these nodes: the prompt's arithmetic in balance, whatever moves."""
     s = Setting(shape=job.shape, N=job.N, S=job.S, B=job.S)
     return compute_bound_s(s, replace(rates, BW_mem=math.inf))
-
-
-def _size(chunk_tokens: int | str) -> int | None:
-    if isinstance(chunk_tokens, int):
-        if chunk_tokens < 1:
-            raise UserError(f"got a chunk of {chunk_tokens} tokens: expected at least 1, or {AUTO}")
-        return chunk_tokens
-    if chunk_tokens != AUTO:
-        raise UserError(f"got chunk_tokens {chunk_tokens!r}: expected a number of tokens or {AUTO!r}")
-    return None
 
 
 def _row(name: str, job: Job, sizes: Sequence[int], cluster: Cluster, rates: Rates) -> PolicyRow:

@@ -97,6 +97,17 @@ def check_window(shape: ModelShape, prompt_tokens: int, *, min_new_tokens: int =
         )
 
 
+def fixed_chunk(chunk_tokens: int | str) -> int | None:
+    """Return the chunk size that was asked for, None for AUTO. Raises UserError for anything else."""
+    if chunk_tokens == AUTO:
+        return None
+    if not isinstance(chunk_tokens, int):
+        raise UserError(f"got chunk_tokens {chunk_tokens!r}: expected a number of tokens or {AUTO!r}")
+    if chunk_tokens < 1:
+        raise UserError(f"got a chunk of {chunk_tokens} tokens: expected at least 1, or {AUTO}")
+    return chunk_tokens
+
+
 def _first_that_fits(policy: str, request: PlanRequest, sizes: list[int]) -> Schedule:
     """Plan with the first chunk size whose plan the budgets hold; raises the error of the size that misses least."""
     misses = []
@@ -117,12 +128,8 @@ def _chunk_sizes(
     max_tokens: int,
 ) -> list[int]:
     """Chunk sizes to try, in order: what was asked for; for AUTO an estimate, which knows no policy, then others."""
-    if isinstance(chunk_tokens, int):
-        if chunk_tokens < 1:
-            raise UserError(f"got a chunk of {chunk_tokens} tokens: expected at least 1, or {AUTO}")
-        return [chunk_tokens]
-    if chunk_tokens != AUTO:
-        raise UserError(f"got chunk_tokens {chunk_tokens!r}: expected a number of tokens or {AUTO!r}")
+    if (fixed := fixed_chunk(chunk_tokens)) is not None:
+        return [fixed]
     first = auto_chunk(
         N=num_workers,
         S=prompt_tokens,

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from mcf.engine.doctor.survey import Needs
 from mcf.engine.folder import safetensors_header, weight_files
+from mcf.mars.chunk import AUTO_TOKENS_PER_NODE
 from mcf.model import DTYPE_BYTES, ModelShape
 
 PROCESS_BYTES = 400 << 20  # Python, torch and transformers imported, measured on Linux; shared pages count once more
 ROW_COPIES = 3  # of a layer's widest activations that are alive at once: input, output and one between
-CHUNK_TOKENS = 512  # per worker, what an `auto` chunk gives it
+CHUNK_TOKENS = AUTO_TOKENS_PER_NODE  # whose activations are kept free
 
 
 def needs_of(shape: ModelShape, folder: Path, *, dtype: str, kv_bytes: int | None) -> Needs:
