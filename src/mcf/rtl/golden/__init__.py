@@ -1,0 +1,1 @@
+"""Golden models: what each module must do, in plain Python and numpy, without clocks."""
