@@ -1,9 +1,10 @@
 """Attention states in block floating point, and their merge by shift and add, bit for bit as the hardware does it.
 
 A state is `(exponent, sum, out)`: the real numbers are sum * 2^exponent and out * 2^exponent. The reference of an
-online softmax may be any number that sum and output share; a power of two makes the merge a shift. `sum` is a positive
-mantissa in [2^14, 2^15), `out` signed 16 bit with |out| <= sum, because values are scaled into [-1, 1]. An empty state has sum 0
-and EMPTY_EXPONENT. While states meet, 4 guard bits and 4 bits of head room stand around the 16: 24-bit accumulators.
+online softmax may be any number that sum and output share; a power of two makes the merge a shift. `sum` is a
+positive mantissa in [2^14, 2^15), `out` signed 16 bit with |out| <= sum, because values are scaled into [-1, 1]. An
+empty state has sum 0 and EMPTY_EXPONENT. While states meet, 4 guard bits and 4 bits of head room stand around the 16:
+24-bit accumulators.
 Arrays have any leading shape [...]; d is the head size.
 """
 

@@ -1,10 +1,10 @@
 """The reduction unit: states of several children become one, in block floating point, at one beat per cycle.
 
 A packet is a header, a state beat and `beats` beats of 8 numbers (golden.state); its `tag` names a slot. A slot is
-armed with the number of children and the result's header. Each child's packet is added into the slot's accumulator as it
-arrives; when the last has come, the slot queues for the emitter, and is free again when its result has been read out.
-The input never waits: not for the output, not for a set-up. What does not fit is dropped whole and counted; what is cut
-short or too long counts as arrived and poisons the result.
+armed with the number of children and the result's header. Each child's packet is added into the slot's accumulator as
+it arrives; when the last has come, the slot queues for the emitter, and is free again when its result has been read
+out. The input never waits: not for the output, not for a set-up. What does not fit is dropped whole and counted; what
+is cut short or too long counts as arrived and poisons the result.
 """
 
 from typing import Any
