@@ -9,21 +9,35 @@ from enum import IntEnum
 from mcf.schedule.kv import ABSENT, DRAINING, READABLE, TRANSITIONS
 from mcf.schedule.wire import FIELDS, Op
 
-_EVENTS = tuple(dict.fromkeys(event for _, event in TRANSITIONS))
-KvOp = IntEnum("KvOp", [name.upper() for name in (*_EVENTS, "read", "done", "look")], start=0)
-EVENTS: dict[int, str] = dict(enumerate(_EVENTS))
+
+class KvOp(IntEnum):
+    """Operations: the events of the transition table under their names there, then the three that only look."""
+
+    PRODUCE = 0
+    RECV = 1
+    ARRIVE = 2
+    DRAIN = 3
+    FREE = 4
+    STREAM = 5
+    RELEASE = 6
+    READ = 7
+    DONE = 8
+    LOOK = 9
+
+
+EVENTS: dict[int, str] = {KvOp[event.upper()]: event for _, event in TRANSITIONS}
 
 CREATING = frozenset(KvOp[event.upper()] for state, event in TRANSITIONS if state == ABSENT)
 ENDING = frozenset(KvOp[event.upper()] for (_, event), after in TRANSITIONS.items() if after == ABSENT)
-LOSING = ENDING | {KvOp["DRAIN"]}  # what must never happen to an owner's copy
+LOSING = ENDING | {KvOp.DRAIN}  # what must never happen to an owner's copy
 SERVING = frozenset(READABLE) - {DRAINING}  # states in which a new reader may begin
 
 PACKETS: dict[Op, int] = {
-    Op.KV_REPLICA: KvOp["RECV"],
-    Op.KV_DATA: KvOp["ARRIVE"],
-    Op.KV_DRAIN: KvOp["DRAIN"],
-    Op.KV_INVALIDATE: KvOp["FREE"],
-    Op.KV_FETCH: KvOp["READ"],
+    Op.KV_REPLICA: KvOp.RECV,
+    Op.KV_DATA: KvOp.ARRIVE,
+    Op.KV_DRAIN: KvOp.DRAIN,
+    Op.KV_INVALIDATE: KvOp.FREE,
+    Op.KV_FETCH: KvOp.READ,
 }
 
 

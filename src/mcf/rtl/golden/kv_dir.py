@@ -65,11 +65,11 @@ class KvDirectoryModel:
         return KvCode.OK
 
     def _change(self, op: int, kv_id: int, entry: Entry) -> KvCode:
-        if op == KvOp["LOOK"]:
+        if op == KvOp.LOOK:
             return KvCode.OK
-        if op == KvOp["READ"]:
+        if op == KvOp.READ:
             return self._read(entry)
-        if op == KvOp["DONE"]:
+        if op == KvOp.DONE:
             return self._done(kv_id, entry)
         if op in LOSING and entry.owner:
             return KvCode.OWNER

@@ -137,17 +137,17 @@ class KvDirectory(Component):
         with m.Elif(self.found.owner & _is(op, LOSING)):
             m.d.comb += self.code.eq(KvCode.OWNER)
         with m.Else(), m.Switch(op):
-            with m.Case(KvOp["READ"]):
+            with m.Case(KvOp.READ):
                 self._read(m)
-            with m.Case(KvOp["DONE"]):
+            with m.Case(KvOp.DONE):
                 self._done(m)
-            with m.Case(KvOp["LOOK"]):
+            with m.Case(KvOp.LOOK):
                 m.d.comb += self.code.eq(KvCode.OK)
             with m.Default():
                 self._event(m)
 
     def _create(self, m: Module) -> None:
-        streaming = self.ask.op == KvOp["STREAM"]
+        streaming = self.ask.op == KvOp.STREAM
         with m.If(self.hit.any()):
             m.d.comb += self.code.eq(Mux(self.found.owner, KvCode.OWNER, KvCode.STATE))
         with m.Elif(self.ask.owner & streaming):
