@@ -15,7 +15,9 @@ PERIOD_S = 1e-6  # any: simulated time has no meaning here
 Bench = Callable[[SimulatorContext], Any]
 
 
-async def put(ctx: SimulatorContext, port: Any, values: Iterable[Any], *, rng: random.Random, rate: float = 1.0) -> None:
+async def put(
+    ctx: SimulatorContext, port: Any, values: Iterable[Any], *, rng: random.Random, rate: float = 1.0
+) -> None:
     """Offer values to an input stream, one by one."""
     for value in values:
         while rng.random() >= rate:

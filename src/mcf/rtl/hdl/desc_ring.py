@@ -173,5 +173,5 @@ def _header(meta: Value, beats: Signal, tag: Signal, is_end: Signal) -> Value:
     last = FIELDS["flags"].low + Flags.LAST.bit_length() - 1
     low, high = FIELDS["len"].low, FIELDS["tag"].low
     assert high == low + FIELDS["len"].width
-    assert META_BITS == high + FIELDS["tag"].width
+    assert high + FIELDS["tag"].width == META_BITS
     return Cat(meta[:last], is_end, meta[last + 1 : low], beats[: FIELDS["len"].width], tag)
