@@ -1,1 +1,1 @@
-"""Drivers of the tools that turn the modules into other things: a library that simulates, Verilog, numbers."""
+"""Drivers of the tools: Verilog, resource counts, logic levels, place and route."""
