@@ -51,9 +51,9 @@ def compile_module(component: Component, *, name: str, waveform: bool = False) -
     `waveform` keeps what a value change dump needs: larger and slower. Raises UserError where there is no compiler,
     RunError with the last line of a tool that fails.
     """
+    setattr(component, "_MustUse__used", True)  # Amaranth warns of what is never elaborated: here it may be compiled already
     _check_compiler()
     ports = ports_of(component)
-    setattr(component, "_MustUse__used", True)  # Amaranth warns of what is never elaborated: here it may be compiled already
     key = _key(f"{name} waveform={waveform}", [_PACKAGE / part for part in _SOURCES])
     target = cache_folder() / f"{name}-{key}.so"
     if not target.exists():
