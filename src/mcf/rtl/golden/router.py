@@ -40,7 +40,7 @@ class RouterModel:
         return Verdict(outs=outs)
 
     def push(self, port: Port, packet: Packet) -> list[tuple[Port, Packet]]:
-        """The copies of a packet that came in by `port`; neighbours get a damaged one as damaged, the node gets none."""
+        """The copies of a packet that came in by `port`; neighbours get a damaged one as it is, the node none."""
         verdict = self.judge(port, packet.header)
         if verdict.reason:
             self.dropped[verdict.reason] += 1

@@ -16,11 +16,16 @@ class Allocator(wiring.Component):
     Where one of its outputs has no room it does not hold up others, so no packet ever waits for an output not its own.
     """
 
-    wanted: In(NUM_PORTS).array(NUM_PORTS)
-    waiting: In(NUM_PORTS)
-    room: In(NUM_PORTS)
-    reserved: In(NUM_PORTS)
-    grant: Out(NUM_PORTS)
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "wanted": In(NUM_PORTS).array(NUM_PORTS),
+                "waiting": In(NUM_PORTS),
+                "room": In(NUM_PORTS),
+                "reserved": In(NUM_PORTS),
+                "grant": Out(NUM_PORTS),
+            }
+        )
 
     def elaborate(self, platform: object) -> Module:
         """`fits` is one cycle old where the winner is chosen; grants in between are waited out."""

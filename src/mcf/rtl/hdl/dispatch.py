@@ -21,11 +21,9 @@ class Dispatch(wiring.Component):
     send.
     """
 
-    packets: In(BeatStream)
-    kv: Out(BeatStream)
-    reduce: Out(BeatStream)
-    control: Out(BeatStream)
-    dropped: Out(1)
+    def __init__(self) -> None:
+        units = {unit.name.lower(): Out(BeatStream) for unit in Unit}
+        super().__init__({"packets": In(BeatStream), **units, "dropped": Out(1)})
 
     def elaborate(self, platform: object) -> Module:
         """Mark each beat with its unit, one bit for each, ahead of a skid buffer."""
@@ -57,9 +55,8 @@ class Dispatch(wiring.Component):
         return unit
 
     def _hand_out(self, m: Module, skid: Skid) -> None:
-        outputs = {Unit.KV: self.kv, Unit.REDUCE: self.reduce, Unit.CONTROL: self.control}
-        for unit, output in outputs.items():
-            chosen = skid.output.payload.unit[unit]
+        for unit in Unit:
+            output, chosen = getattr(self, unit.name.lower()), skid.output.payload.unit[unit]
             m.d.comb += [output.valid.eq(skid.output.valid & chosen), output.payload.eq(skid.output.payload.beat)]
             with m.If(chosen):
                 m.d.comb += skid.output.ready.eq(output.ready)
