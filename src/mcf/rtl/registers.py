@@ -111,7 +111,7 @@ ERRORS: tuple[tuple[str, str], ...] = (
 
 # The counters of a node, in the order of the window and of `Perf`'s input.
 COUNTERS: tuple[tuple[str, str], ...] = (
-    ("cycles", "clock cycles since the last clear"),
+    ("cycles", "clock cycles while `control.count` is 1"),
     *((f"beats_{port}", f"beats that left through the {port} output") for port in PORTS),
     *((f"stalls_{port}", f"cycles in which a beat waited at the {port} output") for port in PORTS),
     ("granted", "packets that the router let through"),
@@ -145,7 +145,11 @@ REGISTERS: tuple[Register, ...] = (
         ("slots", 8, "reduction slots"),
         value=NUM_DESCRIPTORS | NUM_COMPLETIONS << 8 | NUM_SLOTS << 16,
     ),
-    _register("control", 0x000C, Access.READ_WRITE, ("enable", 1, "1: the ring takes descriptors")),
+    _register(
+        *("control", 0x000C, Access.READ_WRITE),
+        ("enable", 1, "1: the ring takes descriptors"),
+        ("count", 1, "1: the clock and the counter `cycles` count"),
+    ),
     _register(
         *("status", 0x0010, Access.READ),
         ("busy", 1, "1: a descriptor is at work"),
@@ -181,7 +185,7 @@ REGISTERS: tuple[Register, ...] = (
         ("x", 5, "column in the mesh"),
         ("y", 5, "row in the mesh"),
     ),
-    _register("clock", 0x0204, Access.READ, ("cycles", 32, "free-running clock cycles, modulo 2^32")),
+    _register("clock", 0x0204, Access.READ, ("cycles", 32, "clock cycles while `control.count` is 1, modulo 2^32")),
     _register(
         *("barrier", 0x0208, Access.READ_WRITE),
         ("peers", 10, "BARRIER packets of one epoch that complete it"),
@@ -224,8 +228,8 @@ WINDOWS: tuple[Window, ...] = (
         access=Access.WINDOW_WRITE,
         num_entries=NUM_SLOTS,
         entry_words=5,
-        width=140,
-        meaning="header of the result 128, tag 8, children 4",
+        width=145,
+        meaning="header of the result 128, tag 8, children 5, place among the parent's children 4",
     ),
     Window(
         name="counters",
