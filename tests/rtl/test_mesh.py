@@ -12,7 +12,6 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import Component, In, Out
 
 from mcf.errors import UserError
-from mcf.rtl.build import cxxrtl
 from mcf.rtl.build.cxxrtl import compile_module, missing_compiler
 from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.mesh.library import FaultKind, Mesh, Stop
@@ -126,8 +125,6 @@ def test_a_mesh_that_cannot_move_ends_and_says_so():
 def test_without_a_compiler_one_line_names_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("MCF_CACHE", str(tmp_path / "cache"))
-    cxxrtl._tool_versions.cache_clear()
-    with pytest.raises(UserError, match=r"g\+\+ was not found: .*install it") as caught:
+    with pytest.raises(UserError, match=r"g\+\+ is not installed: .*install it") as caught:
         compile_module(Cross(), name="cross")
     assert "\n" not in str(caught.value)
-    cxxrtl._tool_versions.cache_clear()

@@ -4,8 +4,8 @@ import numpy as np
 
 from mcf.errors import ScheduleError
 from mcf.ref.machine import Machine
-from mcf.ref.outcome import Array, Outcome, Residency, certify
-from mcf.ref.program import Program
+from mcf.trace.outcome import Array, Outcome, Residency, certify
+from mcf.schedule.program import Program
 from mcf.ref.world import Tensors, World
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import CONVERGE, DECODE, PREFILL

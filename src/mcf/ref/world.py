@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mcf.errors import RunError
-from mcf.ref.outcome import Array
-from mcf.ref.program import Instance, Program, Row
+from mcf.trace.outcome import Array
+from mcf.schedule.program import Instance, Program, Row
 from mcf.schedule.steps import ALL
 from mcf.schedule.verify import purposes
 from mcf.trace import TraceBuilder

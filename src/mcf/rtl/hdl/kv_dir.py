@@ -111,7 +111,7 @@ class KvDirectory(Component):
         return rows
 
     def _set(self, kv_id: Value) -> Value:
-        return Cat(*(Cat(kv_id[bit] for bit in bits).xor() for bits in hash_bits(self.set_bits)))
+        return Cat(*((kv_id & sum(1 << bit for bit in bits)).xor() for bits in hash_bits(self.set_bits)))
 
     def _tag(self, kv_id: Value) -> Value:
         return Cat(kv_id[:BLOCK_LOW], kv_id[BLOCK_LOW + self.set_bits :])

@@ -18,5 +18,6 @@ def header_crc(header: ValueLike) -> Value:
     bits = Value.cast(header)
     constant = crc16(bytes(CRC_BYTES))
     flips = [crc16((1 << i).to_bytes(CRC_BYTES, "little")) ^ constant for i in range(_COVERED_BITS)]
-    parities = [Cat(bits[i] for i in range(_COVERED_BITS) if flips[i] >> k & 1).xor() for k in range(16)]
+    masks = [sum(1 << i for i in range(_COVERED_BITS) if flips[i] >> k & 1) for k in range(16)]
+    parities = [(bits & mask).xor() for mask in masks]  # not Cat of the bits: simulators in C++ are slow with that
     return Cat(*parities) ^ constant

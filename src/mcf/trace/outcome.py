@@ -1,4 +1,4 @@
-"""What a reference run returns: tensors, trace, residency, peaks, certificate."""
+"""What an executor that is given tensors returns: tensors, trace, residency, peaks, certificate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
