@@ -1,6 +1,7 @@
 """Payloads under way: a hop starts when its sender has the whole payload and its receiver has posted (the credit)."""
 
 import math
+from array import array
 from collections.abc import Iterable
 from heapq import heappush
 
@@ -15,7 +16,6 @@ from mcf.sim.program import Program
 from mcf.sim.reduce import Reduction
 
 Event = tuple[float, int, int]  # time, rank, instance (rank PASSED: number of a line)
-Hop = tuple[int, int, int, float, float]  # send instance, from, to, start, end
 DONE, PASSED, LEAVE, LEAVE_AHEAD, ENTER, ENTER_AHEAD = range(6)
 
 
@@ -33,7 +33,7 @@ class Transfers:
         sizes: list[int] = program.sched.row_bytes.tolist()
         self.size = [sizes[ref] if ref >= 0 else 0 for ref in self.ref]  # by receive
         self.late = [ahead > 0 for ahead in program.ahead]
-        self.hops: list[Hop] = []
+        self.hops = array("d")  # send instance, from, to, start, end; and the next
         self.posted, self.offered = (bytearray(len(steps) * self.ticks) for _ in range(2))
         self.way: dict[int, tuple[tuple[int, int], ...]] = {}  # links that a receive's payload crosses
         self.children: dict[tuple[int, int], list[int]] = {}  # receives of a send that a node serves
@@ -237,7 +237,7 @@ class Transfers:
             recv, tick = divmod(inst, self.ticks)
             way, place = self.way[recv], self.place.get(inst, 0)
             if is_first:
-                self.hops.append((self.ref[recv] * self.ticks + tick, *way[place], start, end))
+                self.hops.extend((self.ref[recv] * self.ticks + tick, *way[place], start, end))
                 is_first = False
             if place + 1 == len(way):
                 heappush(self.heap, (end, DONE, inst))
