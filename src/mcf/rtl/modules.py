@@ -10,7 +10,15 @@ from mcf.errors import UnknownNameError
 
 # name -> package.module:Class; a class without arguments has the node's sizes. In order of the flow.
 MODULES: Mapping[str, str] = {
+    "control": "mcf.rtl.hdl.control:Control",
+    "csr": "mcf.rtl.hdl.csr:Csr",
     "desc_ring": "mcf.rtl.hdl.desc_ring:DescRing",
+    "events": "mcf.rtl.hdl.events:Events",
+    "barrier": "mcf.rtl.hdl.barrier:Barrier",
+    "completions": "mcf.rtl.hdl.completions:Completions",
+    "perf": "mcf.rtl.hdl.perf:Perf",
+    "reduce": "mcf.rtl.hdl.reduce:Reduce",
+    "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
 }
 
 
