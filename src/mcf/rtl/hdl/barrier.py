@@ -15,11 +15,16 @@ PEER_BITS = 10
 class Barrier(wiring.Component):
     """One arrival per cycle, unless a completed epoch still waits for its event to be taken. `peers` 0 is as 1."""
 
-    arrivals: In(stream.Signature(TAG_BITS))
-    peers: In(PEER_BITS)
-    event: In(8)
-    sets: Out(stream.Signature(8))
-    clear: In(1)
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "arrivals": In(stream.Signature(TAG_BITS)),
+                "peers": In(PEER_BITS),
+                "event": In(8),
+                "sets": Out(stream.Signature(8)),
+                "clear": In(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Module:
         """Two counts and the event that waits."""

@@ -28,18 +28,23 @@ class Control(wiring.Component):
     `routes` and `slots` are the datapath's tables as software writes them. `interrupt` is a level.
     """
 
-    axi: In(AxiLite)
-    items: Out(stream.Signature(Item))
-    issued: In(stream.Signature(Issue))
-    retired: In(1)
-    sets: In(stream.Signature(EVENT_BITS)).array(NUM_OUTSIDE)
-    arrivals: In(stream.Signature(TAG_BITS))
-    amounts: In(Amounts)
-    errors: In(layout_of(BY_NAME["errors"]))
-    routes: Out(request_of(WINDOW_BY_NAME["routes"]))
-    slots: Out(request_of(WINDOW_BY_NAME["slots"]))
-    node: Out(layout_of(BY_NAME["node"]))
-    interrupt: Out(1)
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "axi": In(AxiLite),
+                "items": Out(stream.Signature(Item)),
+                "issued": In(stream.Signature(Issue)),
+                "retired": In(1),
+                "sets": In(stream.Signature(EVENT_BITS)).array(NUM_OUTSIDE),
+                "arrivals": In(stream.Signature(TAG_BITS)),
+                "amounts": In(Amounts),
+                "errors": In(layout_of(BY_NAME["errors"])),
+                "routes": Out(request_of(WINDOW_BY_NAME["routes"])),
+                "slots": Out(request_of(WINDOW_BY_NAME["slots"])),
+                "node": Out(layout_of(BY_NAME["node"])),
+                "interrupt": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Module:
         """Join the parts."""

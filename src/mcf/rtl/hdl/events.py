@@ -23,11 +23,16 @@ class Events(wiring.Component):
     taken.
     """
 
-    sets: In(stream.Signature(EVENT_BITS)).array(NUM_SOURCES)
-    waits: In(stream.Signature(EVENT_BITS))
-    clear: In(1)
-    clearing: Out(1)
-    lost: Out(1)
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "sets": In(stream.Signature(EVENT_BITS)).array(NUM_SOURCES),
+                "waits": In(stream.Signature(EVENT_BITS)),
+                "clear": In(1),
+                "clearing": Out(1),
+                "lost": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Module:
         """One table of counts; an operation is chosen, then carried out."""

@@ -22,14 +22,16 @@ class Perf(wiring.Component):
     2 * counter + 1; `data` has it a cycle later.
     """
 
-    amounts: In(Amounts)
-    clear: In(1)
-    clearing: Out(1)
-    read: In(stream.Signature(range(2 * NUM_COUNTERS), always_ready=True))
-    data: Out(32)
-
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(
+            {
+                "amounts": In(Amounts),
+                "clear": In(1),
+                "clearing": Out(1),
+                "read": In(stream.Signature(range(2 * NUM_COUNTERS), always_ready=True)),
+                "data": Out(32),
+            }
+        )
         self.totals = MemoryData(shape=COUNTER_BITS, depth=NUM_COUNTERS, init=[])
 
     def elaborate(self, platform: object) -> Module:
