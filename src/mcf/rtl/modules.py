@@ -11,6 +11,9 @@ from mcf.errors import UnknownNameError
 # name -> package.module:Class; a class without arguments has the node's sizes. In order of the flow.
 MODULES: Mapping[str, str] = {
     "desc_ring": "mcf.rtl.hdl.desc_ring:DescRing",
+    "reduce": "mcf.rtl.hdl.reduce:Reduce",
+    "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
+    "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
 }
 
 
