@@ -23,3 +23,12 @@ MODULES: Mapping[str, str] = {
     "reduce": "mcf.rtl.hdl.reduce:Reduce",
     "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
+}
+
+
+def build_module(name: str) -> Any:
+    """Return a new component of the node's size. Raises UnknownNameError; the extra `rtl` must be there."""
+    if name not in MODULES:
+        raise UnknownNameError("module", name, MODULES)
+    module, _, cls = MODULES[name].partition(":")
+    return getattr(import_module(module), cls)()
