@@ -6,6 +6,8 @@ from typing import Any
 
 from amaranth.sim import Simulator
 
+from mcf.schedule.wire import FIELDS
+
 Watch = Callable[[Any, int], None]
 
 
@@ -88,3 +90,8 @@ def beat(payload: Any) -> tuple[int, int]:
 def as_beats(packets: Iterable[Any]) -> list[dict[str, int]]:
     """The beats of golden packets, as a source takes them."""
     return [{"data": word, "last": last} for packet in packets for word, last in packet.beats()]
+
+
+def as_fields(word: int) -> dict[str, int]:
+    """A header as a source takes it, right or wrong."""
+    return {name: word >> field.low & field.limit - 1 for name, field in FIELDS.items()}

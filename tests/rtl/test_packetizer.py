@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
-from gateware import Bench, as_beats, beat
+from gateware import Bench, as_beats, as_fields, beat
 from mcf.rtl.golden.packet import Packet, cut, header_ok
 from mcf.rtl.golden.packetizer import join
 from mcf.rtl.hdl.dispatch import Dispatch
 from mcf.rtl.hdl.packetizer import Packetizer
-from mcf.schedule.wire import FIELDS, pack
+from mcf.schedule.wire import pack
 
 SMALL = dict(depth=16, metas=4, max_beats=6)
 
@@ -42,10 +42,6 @@ def packetized(
     )
     bench.run(cycles)
     return bench, dropped.count
-
-
-def as_fields(word: int) -> dict[str, int]:
-    return {name: word >> f.low & f.limit - 1 for name, f in FIELDS.items()}
 
 
 def numbered(count: int, lengths: list[int]) -> list[int]:
