@@ -1,8 +1,8 @@
 """One node's memory in list order, across lanes: what a row takes or gives back, and when (semantics 3 and 4)."""
 
-from mcf.schedule.program import GIVE, TAKE, MemoryEvent, Row
 from mcf.ref.store import Store
 from mcf.ref.world import World
+from mcf.schedule.program import GIVE, TAKE, MemoryEvent, Row
 from mcf.schedule.steps import FREE, KEEP, PRODUCE, RECV
 
 

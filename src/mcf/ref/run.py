@@ -4,11 +4,11 @@ import numpy as np
 
 from mcf.errors import ScheduleError
 from mcf.ref.machine import Machine
-from mcf.trace.outcome import Array, Outcome, Residency, certify
-from mcf.schedule.program import Program
 from mcf.ref.world import Tensors, World
+from mcf.schedule.program import Program
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import CONVERGE, DECODE, PREFILL
+from mcf.trace.outcome import Array, Outcome, Residency, certify
 
 
 def run(

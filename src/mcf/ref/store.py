@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from mcf.attn import PartialState
-from mcf.trace.outcome import Array, Change
 from mcf.schedule.kv import ABSENT, READABLE, next_state
 from mcf.schedule.meta import ScheduleMeta
 from mcf.schedule.schedule import Schedule
+from mcf.trace.outcome import Array, Change
 
 Cell = tuple[int, int, int]
 

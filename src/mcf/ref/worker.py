@@ -6,11 +6,11 @@ import numpy as np
 
 from mcf.attn import PartialState, attend, empty, finish, merge
 from mcf.ref.ledger import Ledger
-from mcf.trace.outcome import Array
-from mcf.schedule.program import Instance, Row
 from mcf.ref.store import Store, generated_home
 from mcf.ref.world import World
+from mcf.schedule.program import Instance, Row
 from mcf.schedule.steps import ALL, ATTEND, DECODE, DRAIN, FREE, KEEP, KV, MERGE, PRODUCE, QUERY, RECV, SEND
+from mcf.trace.outcome import Array
 
 
 class Worker:

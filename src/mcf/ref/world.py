@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mcf.errors import RunError
-from mcf.trace.outcome import Array
 from mcf.schedule.program import Instance, Program, Row
 from mcf.schedule.steps import ALL
 from mcf.schedule.verify import purposes
 from mcf.trace import TraceBuilder
+from mcf.trace.outcome import Array
 
 AGREEMENT = 1e-12  # decode outputs of two nodes: the same states merged in the same order
 

@@ -30,8 +30,8 @@ class Core(Component):
 
     `links_in`, `links_out`: the neighbours, north, east, south, west. `ring`, `enable`, `tail`, `head`: descriptors.
     `fetch` asks for payload at an address, which comes by `payload`, closed by `last`. `routes`, `slots`: tables.
-    `kv` and `control` are packets for the compute half; `kv_ops` and `kv_results` its replica directory. `drops` counts,
-    by reason, what was dropped whole or refused; `merged` results of the reduction unit; `busy` its armed slots.
+    `kv` and `control` are packets for the compute half, `kv_ops` and `kv_results` its replica directory. `drops`
+    counts what was dropped whole or refused, `merged` results of the reduction unit; `busy` are its armed slots.
     """
 
     def __init__(self) -> None:

@@ -106,13 +106,13 @@ class Mesh:
         at = target[0], self._input(*target)
         return int(self._lib.mesh_source(self._mesh, *at, _chance(gap), self._next_seed()))
 
-    def sink(self, source: tuple[int, str], *, stall: float = 0.0, wakes: bool = True) -> int:
+    def sink(self, source: tuple[int, str], *, stall: float = 0.0, last_bit: int = -1) -> int:
         """Take what an output stream gives; `stall` is the chance that it does not in a cycle. The sink's number.
 
-        `wakes`: a run that waits to be woken ends when this sink takes something.
+        A run that waits to be woken ends when this sink takes something; with `last_bit` only what has that bit set.
         """
         at = source[0], self._output(*source)
-        return int(self._lib.mesh_sink(self._mesh, *at, _chance(stall), self._next_seed(), int(wakes)))
+        return int(self._lib.mesh_sink(self._mesh, *at, _chance(stall), self._next_seed(), last_bit))
 
     def producer(self, node: int, *, requests: str, payload: str) -> int:
         """Answer requests {address, beats} on one stream of a node with beats of memory on another; its number."""

@@ -121,7 +121,7 @@ struct Sink {
     int port;
     Random stall;
     std::deque<Item> log;
-    bool wakes = true;
+    int last_bit = -1;  // of a payload that wakes; -1: each does
 };
 
 // Answers requests {address, beats} on one stream with that many 128-bit beats of memory on another.
@@ -284,7 +284,7 @@ void Mesh::transfer() {
         Item item{cycle, {}};
         memcpy(item.words, out.words, sizeof(Words));
         s->log.push_back(item);
-        woken |= s->wakes;
+        woken |= s->last_bit < 0 || bit_of(out.words, s->last_bit);
     }
     for (auto &p : producers)
         transfer_producer(*p);
@@ -374,10 +374,10 @@ void mesh_push(Mesh *mesh, int source, const uint32_t *words, int64_t num_items,
 
 int64_t mesh_pending(Mesh *mesh, int source) { return mesh->sources[source]->queue.size(); }
 
-int mesh_sink(Mesh *mesh, int from, int port, uint32_t chance, uint64_t seed, int wakes) {
+int mesh_sink(Mesh *mesh, int from, int port, uint32_t chance, uint64_t seed, int last_bit) {
     auto sink = std::make_unique<Sink>();
     sink->from = mesh->instances[from].get(), sink->port = port;
-    sink->stall.chance = chance, sink->stall.state = seed, sink->wakes = wakes;
+    sink->stall.chance = chance, sink->stall.state = seed, sink->last_bit = last_bit;
     mesh->sinks.push_back(std::move(sink));
     return mesh->sinks.size() - 1;
 }

@@ -1,0 +1,314 @@
+"""From a verified schedule to what the nodes of a mesh are given: routes, messages, descriptors, reduction slots. Pure.
+
+A message is what one send moves for one layer, KV head, half (keys or values) and block of 64 tokens; a packet holds at
+most 64 beats of it (`mcf.schedule.packets`). States that the network merges are packets of the reduction unit instead,
+one for each query head.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from mcf.errors import ScheduleError
+from mcf.rtl.descriptor import FIELDS as DESCRIPTOR
+from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.embed import Embedding, embed, own_route
+from mcf.rtl.golden.state import LANES, MAX_CHILDREN
+from mcf.rtl.routes import Mesh
+from mcf.schedule.packets import BEAT_BYTES, BLOCK_TOKENS, SEGMENT_BEATS, STATE_ELEMENT_BYTES, headers_of
+from mcf.schedule.schedule import Schedule
+from mcf.schedule.steps import ALL, ATTEND, DECODE, KV, MERGE, QUERY, RECV, SEND, STATE, Step
+from mcf.schedule.wire import FIELDS, Collective, Flags, Op, ReduceOp, Stage
+
+NUM_SLOTS = 32
+NUM_EPOCHS = 8
+OUT_BEATS = 16  # of a state in the reduction unit: a head size of at most 128
+MAX_NODES = FIELDS["src"].limit
+WIRE_BYTES = (2, 4)  # per element: bfloat16 and float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message of a send: which part it is, its tokens, payload bytes and beats."""
+
+    head: int
+    half: int
+    block: int
+    num_tokens: int
+    num_bytes: int
+
+    @property
+    def num_beats(self) -> int:
+        """Payload beats, the last one padded."""
+        return -(-self.num_bytes // BEAT_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """A merge that a reduction unit does: its row, and the rows whose states it merges, in order: the children."""
+
+    row: int
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lowered:
+    """All that the nodes are given. `messages`: of each send row, the same for every layer; none for states that a
+    reduction unit merges, whose child numbers are in `child`. `merges`: node -> the merge of its decode template.
+    """
+
+    sched: Schedule
+    embedding: Embedding
+    messages: Mapping[int, tuple[Message, ...]]
+    merges: Mapping[int, Merge]
+    child: Mapping[int, int]
+    own: tuple[int, ...] = field(default=())
+
+    @property
+    def slots_per_tick(self) -> int:
+        """Reduction slots that one layer of a token takes: one for each query head."""
+        return self.sched.meta.num_q_heads
+
+    def slot(self, tick: int, q_head: int) -> int:
+        """The header's tag, slot and epoch, of one query head's state in one layer of a token."""
+        sets = NUM_SLOTS // self.slots_per_tick
+        return (tick % sets) * self.slots_per_tick + q_head | (tick // sets % NUM_EPOCHS) << NUM_SLOTS.bit_length() - 1
+
+
+def lower(sched: Schedule, mesh: Mesh) -> Lowered:
+    """Lower a schedule that `verify` has passed to a mesh.
+
+    Raises ScheduleError naming the limit and by how much it is exceeded: nodes that the header cannot name, pieces that
+    are not aligned to 64 tokens, routes, reduction slots, children of a merge, the head size, bytes per element.
+    """
+    _check_sizes(sched)
+    embedding = embed(sched, mesh)
+    merges = _unit_merges(sched)
+    own = tuple(own_route(embedding, node) for node in range(mesh.num_nodes)) if merges else ()
+    sends = (sched.steps["kind"] == SEND).nonzero()[0].tolist()
+    messages = {row: tuple(_messages(sched, row)) for row in sends if not _is_merged(sched, merges, row)}
+    return Lowered(
+        sched=sched, embedding=embedding, messages=messages, merges=merges, child=_children(sched, merges), own=own
+    )
+
+
+def _check_sizes(sched: Schedule) -> None:
+    meta = sched.meta
+    if meta.num_nodes > MAX_NODES:
+        raise ScheduleError(
+            f"got {meta.num_nodes} nodes: the packet header can name {MAX_NODES}, {meta.num_nodes - MAX_NODES} fewer"
+        )
+    for name, limit in (("num_layers", FIELDS["layer"].limit), ("num_kv_heads", FIELDS["head"].limit)):
+        if getattr(meta, name) > limit:
+            raise ScheduleError(f"got {name} = {getattr(meta, name)}: the packet header has room for {limit}")
+    for name in ("kv_bytes", "act_bytes"):
+        if getattr(meta, name) not in WIRE_BYTES:
+            raise ScheduleError(
+                f"got {name} = {getattr(meta, name)}: expected {' or '.join(map(str, WIRE_BYTES))} bytes per element, "
+                "bfloat16 or float32; plan with another dtype"
+            )
+    for piece in sched.pieces:
+        if piece["lo"] % BLOCK_TOKENS:
+            raise ScheduleError(
+                f"got piece {piece['lo']}:{piece['hi']}, {piece['lo'] % BLOCK_TOKENS} tokens behind a block's start: "
+                f"expected pieces aligned to {BLOCK_TOKENS} tokens; choose a chunk size for that"
+            )
+
+
+# --- messages ---
+
+
+def spans_of(sched: Schedule, step: Step) -> list[tuple[int, int]]:
+    """The token spans whose KV, queries or states a prefill row moves, ascending."""
+    if step.payload != KV:
+        return sched.spans(step.chunk, step.q)
+    chunks, makers = range(step.c_lo, min(step.c_hi, sched.meta.num_chunks)), range(step.m_lo, step.m_hi)
+    return sorted(span for chunk in chunks for maker in makers for span in sched.spans(chunk, maker))
+
+
+def _messages(sched: Schedule, row: int) -> Iterator[Message]:
+    """The messages of one layer, in the order of `headers_of`, of whose packets they are the sums."""
+    step = sched.step(row)
+    position = sched.meta.prompt_tokens if step.q == ALL else None
+    packets = headers_of(sched, row, position=position)
+    packets = packets[packets["layer"] == 0]
+    tokens = {lo // BLOCK_TOKENS: 1 for lo in [position or 0]} if step.q == ALL else _block_tokens(sched, step)
+    starts = np.flatnonzero(packets["tag"] == 0).tolist()
+    for first, end in pairwise([*starts, len(packets)]):
+        head, half, block = (int(packets[name][first]) for name in ("head", "is_v", "block"))
+        num_bytes = tokens[block] * token_bytes(sched, step)
+        assert -(-num_bytes // BEAT_BYTES) == packets["len"][first:end].sum(), (row, block)
+        yield Message(head=head, half=half, block=block, num_tokens=tokens[block], num_bytes=num_bytes)
+
+
+def _block_tokens(sched: Schedule, step: Step) -> dict[int, int]:
+    return {
+        lo // BLOCK_TOKENS: min(BLOCK_TOKENS, hi - lo)
+        for start, hi in spans_of(sched, step)
+        for lo in range(start, hi, BLOCK_TOKENS)
+    }
+
+
+def token_bytes(sched: Schedule, step: Step) -> int:
+    """Payload bytes of one token in one message."""
+    meta = sched.meta
+    if step.payload == KV:
+        return int(meta.head_dim * meta.kv_bytes)
+    if step.payload == QUERY:
+        return meta.group_heads * meta.head_dim * meta.act_bytes
+    return meta.group_heads * (meta.head_dim + 2) * STATE_ELEMENT_BYTES
+
+
+def header_of(low: Lowered, row: int, message: Message, *, layer: int) -> dict[str, int]:
+    """The header of a message's first packet, `len` the most beats of a packet."""
+    sched, step = low.sched, low.sched.step(row)
+    ops = {KV: Op.KV_DATA, QUERY: Op.QUERY, STATE: Op.STATE}
+    op = Op.KV_REPLICA if step.payload == KV and step.hold == 1 else ops[step.payload]
+    one = sched.receivers(row)
+    return {
+        "stage": Stage.DECODE if step.stage == DECODE else Stage.PREFILL,
+        "op": op,
+        "collective": Collective.P2P if len(one) == 1 else Collective.MULTICAST,
+        "flags": Flags.LAST if message.num_beats <= SEGMENT_BEATS else 0,
+        "src": step.node,
+        "dst_node": one[0] if len(one) == 1 else step.node,
+        "dst_root": step.node,
+        "route_id": low.embedding.of_send[row],
+        "layer": layer,
+        "head": message.head,
+        "is_v": message.half,
+        "block": message.block,
+        "len": min(message.num_beats, SEGMENT_BEATS),
+    }
+
+
+def descriptors(headers: Sequence[Mapping[str, int]], beats: Sequence[int], address: int) -> Iterator[int]:
+    """Pack messages whose payloads follow each other from `address` on; equal steps become one descriptor's loop."""
+    at = 0
+    while at < len(headers):
+        count, half, head = _loop(headers, beats, at)
+        yield pack_descriptor(
+            headers[at],
+            address=address,
+            beats=beats[at],
+            repeat=count - 1,
+            step_address=beats[at],
+            step_half=half,
+            step_head=head,
+        )
+        address += count * beats[at] * BEAT_BYTES
+        at += count
+
+
+def _loop(headers: Sequence[Mapping[str, int]], beats: Sequence[int], at: int) -> tuple[int, int, int]:
+    """How many messages from `at` on are one loop, and by what {block, is_v} and head move."""
+    steps = _step(headers, at) if at + 1 < len(headers) else (0, 0)
+    if not (steps[0] in DESCRIPTOR["step_half"].span and steps[1] in DESCRIPTOR["step_head"].span):
+        return 1, 0, 0
+    count = 1
+    while (
+        at + count < len(headers)
+        and beats[at + count] == beats[at]
+        and _step(headers, at + count - 1) == steps
+        and count < DESCRIPTOR["repeat"].span.stop
+        and _rest(headers[at + count]) == _rest(headers[at])
+    ):
+        count += 1
+    return (count, *steps) if count > 1 else (1, 0, 0)
+
+
+def _step(headers: Sequence[Mapping[str, int]], at: int) -> tuple[int, int]:
+    a, b = headers[at], headers[at + 1]
+    return (b["block"] - a["block"]) * 2 + b["is_v"] - a["is_v"], b["head"] - a["head"]
+
+
+def _rest(header: Mapping[str, int]) -> dict[str, int]:
+    return {name: value for name, value in header.items() if name not in ("block", "is_v", "head")}
+
+
+# --- reduction ---
+
+
+def _unit_merges(sched: Schedule) -> dict[int, Merge]:
+    """Node -> its decode merge, where states of other nodes meet; they are merged by the reduction unit."""
+    steps, out = sched.steps, {}
+    for row in ((steps["kind"] == MERGE) & (steps["stage"] == DECODE)).nonzero()[0].tolist():
+        inputs = tuple(sched.after_of(row))
+        if not any(steps["kind"][i] == RECV for i in inputs):
+            continue
+        if int(steps["node"][row]) in out:
+            raise ScheduleError(
+                f"got two merges of states in decode on node {steps['node'][row]}: expected one a token"
+            )
+        out[int(steps["node"][row])] = Merge(row=row, inputs=inputs)
+    if out:
+        _check_merges(sched, out)
+    return out
+
+
+def _check_merges(sched: Schedule, merges: Mapping[int, Merge]) -> None:
+    meta = sched.meta
+    for node, merge in merges.items():
+        if len(merge.inputs) > MAX_CHILDREN:
+            raise ScheduleError(
+                f"got a merge of {len(merge.inputs)} states on node {node}: a reduction slot takes {MAX_CHILDREN}, "
+                f"{len(merge.inputs) - MAX_CHILDREN} fewer"
+            )
+        if any(sched.steps["kind"][i] not in (RECV, ATTEND) for i in merge.inputs):
+            raise ScheduleError(f"got a merge on node {node} of something else than attends and received states")
+    if meta.num_q_heads > NUM_SLOTS:
+        raise ScheduleError(
+            f"got {meta.num_q_heads} query heads, as many states per token: a node has {NUM_SLOTS} reduction slots, "
+            f"{meta.num_q_heads - NUM_SLOTS} fewer"
+        )
+    if meta.head_dim > OUT_BEATS * LANES:
+        raise ScheduleError(f"got a head size of {meta.head_dim}: a state packet holds {OUT_BEATS * LANES}")
+
+
+def _children(sched: Schedule, merges: Mapping[int, Merge]) -> dict[int, int]:
+    """Row of an attend or of a state's send -> which child it is; the same at each receiver."""
+    out: dict[int, int] = {}
+    for merge in merges.values():
+        for number, row in enumerate(merge.inputs):
+            source = int(sched.steps["ref"][row]) if sched.steps["kind"][row] == RECV else row
+            if out.setdefault(source, number) != number:
+                raise ScheduleError(
+                    f"got a state (row {source}) that is input {out[source]} of one merge and {number} of another: "
+                    "a state that goes to several nodes must have the same place at each"
+                )
+    return out
+
+
+def _is_merged(sched: Schedule, merges: Mapping[int, Merge], row: int) -> bool:
+    step = sched.step(row)
+    return bool(merges) and step.payload == STATE and step.stage == DECODE
+
+
+def state_header(low: Lowered, row: int, *, tick: int, q_head: int, to_self: bool) -> dict[str, int]:
+    """The header of one query head's state on its way to the reduction units of a send's receivers, or to one's own."""
+    sched, step = low.sched, low.sched.step(row)
+    one = [step.node] if to_self else sched.receivers(row)
+    return {
+        "stage": Stage.DECODE,
+        "op": Op.STATE,
+        "collective": Collective.REDUCE,
+        "reduce_op": ReduceOp.MERGE,
+        "flags": Flags.LAST,
+        "src": step.node,
+        "dst_node": one[0] if len(one) == 1 else step.node,
+        "dst_root": step.node,
+        "route_id": low.own[step.node] if to_self else low.embedding.of_send[row],
+        "layer": tick % sched.meta.num_layers,
+        "head": q_head // sched.meta.group_heads,
+        "block": 0,
+        "len": 1 + OUT_BEATS,
+        "tag": low.slot(tick, q_head),
+    }
+
+
+def result_header(low: Lowered, node: int, *, tick: int, q_head: int) -> dict[str, int]:
+    """The header under which a merged state comes back to the node's own compute half."""
+    header = state_header(low, low.merges[node].row, tick=tick, q_head=q_head, to_self=True)
+    return header | {"op": Op.REDUCE_RESULT, "collective": Collective.P2P, "block": q_head}

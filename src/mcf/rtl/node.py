@@ -1,0 +1,467 @@
+"""One node of a run: its two lanes, what each row waits for and does, and what its network half sends and receives."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mcf.attn import PartialState, finish, merge
+from mcf.errors import RunError
+from mcf.rtl.board import Packet
+from mcf.rtl.compute import Compute
+from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.directory import Directory
+from mcf.rtl.golden.state import BlockState, decode, encode, from_beats, num_payload_beats, to_beats
+from mcf.rtl.kv_ops import KvOp
+from mcf.rtl.lower import NUM_SLOTS, OUT_BEATS, Message, descriptors, header_of, result_header, state_header
+from mcf.schedule.kv import ABSENT
+from mcf.schedule.packets import BEAT_BYTES, SEGMENT_BEATS
+from mcf.schedule.passes import intersects
+from mcf.schedule.program import TAKE, Instance, MemoryEvent, Row
+from mcf.schedule.steps import ALL, ATTEND, DECODE, DRAIN, FREE, KEEP, KV, MERGE, PRODUCE, QUERY, RECV, SEND, STATE
+from mcf.schedule.wire import Op, Stage, pack, unpack
+
+if TYPE_CHECKING:
+    from mcf.rtl.run import Run
+
+_POSITION_BITS = 14  # of a row's place in its list, in `block`; 5 more in `head`, 1 in `is_v`
+_KEY = ("src", "route_id", "op", "layer", "head", "is_v", "block", "tag")
+
+
+class _Part(NamedTuple):
+    """A packet that a posted receive waits for."""
+
+    recv: int
+    tick: int
+    message: Message
+    segment: int
+
+
+class Node:
+    """The rows of one node: `blocked` says what an instance waits for, `start` runs it."""
+
+    def __init__(self, run: "Run", number: int) -> None:
+        self.run, self.number, self.program, self.low = run, number, run.program, run.low
+        self.compute = Compute(run.program, number, run.num_positions)
+        self.directory = Directory(run.board, run.low.sched, number, self._freed)
+        self.first_row = run.low.sched.node_rows(number).start
+        self.heads = [0, 0]
+        self.chain_at = 0
+        self.taken: set[tuple[int, int]] = set()
+        self.expected: dict[tuple[int, ...], deque[_Part]] = defaultdict(deque)
+        self.left: dict[tuple[int, int], int] = {}
+        self.arrived: dict[tuple[int, int, Message], dict[int, bytes]] = defaultdict(dict)
+        self.results: dict[int, dict[int, PartialState]] = defaultdict(dict)
+        self.armed_ticks: set[int] = set()
+        self.tags: dict[tuple[int, int], deque[int]] = defaultdict(deque)  # (tag, layer) of results -> their ticks
+        self.kept: set[tuple[int, int, int]] = set()
+        self.reading: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        self._waits: dict[int, Callable[[Row, Instance], str]] = {
+            PRODUCE: self._wait_produce,
+            SEND: self._wait_send,
+            RECV: self._wait_recv,
+            ATTEND: self._wait_attend,
+            MERGE: self._wait_merge,
+            DRAIN: self._wait_retire,
+            FREE: self._wait_retire,
+        }
+        self._deeds: dict[int, Callable[[Row, Instance], None]] = {
+            PRODUCE: self._produce,
+            SEND: self._send,
+            RECV: self._recv,
+            ATTEND: self._attend,
+            MERGE: self._merge,
+            DRAIN: self._drain,
+            FREE: self._free,
+        }
+
+    # --- what a row waits for: "" when it can start ---
+
+    def blocked(self, inst: Instance) -> str:
+        """What the instance waits for."""
+        row = self.program.rows[inst.row]
+        if not self._after_done(row, inst):
+            return "the rows that it stands after"
+        return self._waits[row.kind](row, inst)
+
+    def start(self, inst: Instance) -> None:
+        """Run an instance; sends, receives and frees end later."""
+        row = self.program.rows[inst.row]
+        self.run.num_started[inst.row] += 1
+        self._deeds[row.kind](row, inst)
+        if row.kind not in (SEND, RECV, FREE):
+            self.run.end(inst.row, inst.it + row.ahead)
+
+    def _after_done(self, row: Row, inst: Instance) -> bool:
+        for target in self.program.after[inst.row]:
+            other = self.program.rows[target]
+            if not self.program.same_group(row, other):
+                if not self.run.has_ended(target):
+                    return False
+                continue
+            tick = inst.it + other.ahead
+            if 0 <= tick < self.program.ticks(other) and not self.run.ended[target][tick]:
+                return False
+        return True
+
+    def _wait_produce(self, row: Row, inst: Instance) -> str:
+        merge_row = self.program.final_merge.get((self.number, row.chunk))
+        if inst.it > 0 and merge_row is not None and not self.run.ended[merge_row][inst.it - 1]:
+            return "the layer before"
+        if row.stage != DECODE and (inst.row, 0) not in self.taken:
+            return "memory"
+        return ""
+
+    def _wait_send(self, row: Row, inst: Instance) -> str:
+        if row.payload == KV:
+            return self._wait_blocks(inst, row)
+        return self._wait_queries(inst, row) if row.payload == QUERY else ""
+
+    def _wait_recv(self, row: Row, inst: Instance) -> str:
+        if row.payload == STATE and row.stage == DECODE and self.number in self.low.merges:
+            return self._wait_slots(inst.it)
+        if row.payload != KV:
+            return ""
+        loop_slot = self.program.is_loop_slot(inst.row)
+        if (inst.row, -row.ahead if row.hold == KEEP or loop_slot else inst.it) not in self.taken:
+            return "memory"
+        if loop_slot and inst.it - 1 >= 0 and not self.used(inst.row, inst.it - 1):
+            return "a layer slot"
+        return ""
+
+    def _wait_slots(self, tick: int) -> str:
+        if tick in self.armed_ticks:
+            return ""
+        heads = range(self.low.slots_per_tick)
+        wanted = sum(1 << self.low.slot(tick, head) % NUM_SLOTS for head in heads)
+        before = NUM_SLOTS // self.low.slots_per_tick
+        old = tick - before
+        is_old_done = old < 0 or bool(self.run.ended[self.low.merges[self.number].row][old])
+        return "" if is_old_done and not self.run.board.armed(self.number) & wanted else "reduction slots"
+
+    def _wait_attend(self, row: Row, inst: Instance) -> str:
+        if row.stage == DECODE and self.number in self.low.merges and (reason := self._wait_slots(inst.it)):
+            return reason
+        return self._wait_queries(inst, row) or self._wait_blocks(inst, row)
+
+    def _wait_queries(self, inst: Instance, row: Row) -> str:
+        return "" if self.compute.has_queries(row, inst.it) else f"the queries of node {row.q}"
+
+    def _wait_blocks(self, inst: Instance, row: Row) -> str:
+        layer = (inst.it + row.ahead) % self.low.sched.meta.num_layers
+        return "" if self.compute.has_blocks(self.program.cells[inst.row], layer) else "blocks that it does not hold"
+
+    def _wait_merge(self, row: Row, inst: Instance) -> str:
+        is_units = self._is_unit_merge(inst.row)
+        if not is_units or len(self.results[inst.it]) == self.low.slots_per_tick:
+            return ""
+        return "its merged states"
+
+    def _wait_retire(self, row: Row, inst: Instance) -> str:
+        """Readers under way hold the entries: the directory waits for them, we only for those not yet under way."""
+        held = [] if row.kind == FREE else self.program.must_end[inst.row]
+        done = all(self.run.has_ended(r) for r in held) and all(map(self.run.all_started, self._users_before(inst.row)))
+        return "" if done else "rows that bring or use its blocks"
+
+    def _users_before(self, index: int) -> list[int]:
+        before = np.arange(self.first_row, index)
+        steps = self.low.sched.steps
+        s = steps[before]
+        is_user = (s["kind"] == ATTEND) | ((s["kind"] == SEND) & (s["payload"] == KV))
+        return before[is_user & intersects(s, steps[index]) & (s["stage"] != DECODE)].tolist()  # type: ignore[no-any-return]
+
+    # --- what a row does ---
+
+    def position(self, row: int) -> int:
+        """Place of a row in its node's list."""
+        return row - self.first_row
+
+    def _produce(self, row: Row, inst: Instance) -> None:
+        meta, layer = self.low.sched.meta, inst.it % self.low.sched.meta.num_layers
+        positions = self.compute.positions(row.chunk, self.number, inst.it)
+        q, k, v = self.run.tensors
+        query = ALL if row.stage == DECODE else self.number
+        self.compute.queries[row.chunk, query, inst.it] = q[layer, positions].copy()
+        if row.stage == DECODE:
+            if self.compute.makes(inst.it // meta.num_layers):
+                self.compute.kv[layer][:, positions] = k[layer, positions], v[layer, positions]
+            return
+        self.compute.kv[layer][:, positions] = k[layer, positions], v[layer, positions]
+        cells = self.program.cells[inst.row]
+        self.compute.held |= {(cell, layer) for cell in cells}
+        if layer == 0:
+            self.kept |= set(cells)
+            self.directory.ask(KvOp.PRODUCE, cells, position=self.position(inst.row))
+
+    def _attend(self, row: Row, inst: Instance) -> None:
+        self.compute.states[inst.row, inst.it] = state = self.compute.attend(inst.row, inst.it)
+        merge_of = self.low.merges.get(self.number)
+        if merge_of is not None and inst.row in merge_of.inputs and row.stage == DECODE:
+            self._arm(inst.it)
+            self._send_state(inst.row, inst.it, state, to_self=True)
+
+    def _merge(self, row: Row, inst: Instance) -> None:
+        if self._is_unit_merge(inst.row):
+            parts = self.results.pop(inst.it)
+            state = merge([parts[head] for head in sorted(parts)])
+        else:
+            keys = [(target, inst.it) for target in self.program.after[inst.row]]
+            state = merge([self.compute.states[key] for key in keys if key in self.compute.states])
+        self.compute.states[inst.row, inst.it] = state
+        if self.program.final_merge.get((self.number, row.chunk)) == inst.row:
+            self.run.write_out(row, inst.it, finish(state))
+
+    def _drain(self, row: Row, inst: Instance) -> None:
+        self.directory.ask(KvOp.DRAIN, self.program.cells[inst.row], position=self.position(inst.row))
+
+    def _free(self, row: Row, inst: Instance) -> None:
+        cells = self.program.cells[inst.row]
+        self.directory.ask(KvOp.FREE, cells, position=self.position(inst.row), row=inst.row)
+        if not cells:
+            self.run.end(inst.row, 0)
+
+    def _freed(self, row: int) -> None:
+        cells = self.program.cells[row]
+        self.kept -= set(cells)
+        self.compute.forget(cells, range(self.low.sched.meta.num_layers))
+        self.directory.changes += [(self.position(row), *cell, ABSENT) for cell in cells]
+        self.run.end(row, 0)
+
+    # --- sending ---
+
+    def _send(self, row: Row, inst: Instance) -> None:
+        if row.payload == KV:
+            self._reading(inst.row, inst.it + row.ahead)
+        self.run.depart(inst.row, inst.it + row.ahead)
+
+    def _reading(self, row: int, tick: int) -> None:
+        """A send reads copies that are kept; those in layer slots have no other reader."""
+        self.reading[row, tick] = [cell for cell in self.program.cells[row] if cell in self.kept]
+        self.directory.ask(KvOp.READ, self.reading[row, tick], position=self.position(row))
+
+    def sent(self, row: int, tick: int) -> None:
+        """A send has reached all its receivers."""
+        self.directory.ask(KvOp.DONE, self.reading.pop((row, tick), []), position=self.position(row))
+
+    def launch(self, row: int, tick: int) -> None:
+        """All receivers have posted: the payload goes to the network half, as descriptors."""
+        step, board = self.program.rows[row], self.run.board
+        state = self._source(row, tick) if step.payload == STATE else None
+        if row not in self.low.messages:
+            assert state is not None
+            self._send_state(row, tick, state, to_self=False)
+            return
+        messages = self.low.messages[row]
+        layer = tick % self.low.sched.meta.num_layers
+        parts = [self.compute.payload(step, message, tick, state) for message in messages]
+        padded = [part + bytes(-len(part) % BEAT_BYTES) for part in parts]
+        address = board.store(self.number, b"".join(padded))
+        headers = [header_of(self.low, row, message, layer=layer) for message in messages]
+        board.post(self.number, descriptors(headers, [message.num_beats for message in messages], address))
+
+    def _source(self, row: int, tick: int) -> PartialState:
+        states = self.compute.states
+        return states[next((t, tick) for t in self.program.after[row] if (t, tick) in states)]
+
+    def _send_state(self, row: int, tick: int, state: PartialState, *, to_self: bool) -> None:
+        """One packet for each query head: to the reduction units of the receivers, or to the node's own."""
+        blocks = encode(state, self.run.v_scale)
+        for head in range(self.low.slots_per_tick):
+            beats = to_beats(_one(blocks, head), self.low.child[row], OUT_BEATS)
+            address = self.run.board.store(self.number, b"".join(beat.to_bytes(BEAT_BYTES, "little") for beat in beats))
+            header = state_header(self.low, row, tick=tick, q_head=head, to_self=to_self)
+            self.run.board.post(self.number, [pack_descriptor(header, address=address, beats=len(beats))])
+
+    # --- receiving ---
+
+    def _recv(self, row: Row, inst: Instance) -> None:
+        tick = inst.it + row.ahead
+        if row.payload == KV:
+            self._post_kv(row, inst, tick)
+        if row.ref not in self.low.messages:
+            self._arm(tick)
+        else:
+            self._expect(inst.row, row, tick)
+        self.run.board.post(self.number, [self._credit(row, tick)])
+
+    def _post_kv(self, row: Row, inst: Instance, tick: int) -> None:
+        cells, layers = self.program.cells[inst.row], self.low.sched.meta.num_layers
+        if self.program.is_loop_slot(inst.row) and inst.it > 0:
+            self.release(inst.row, inst.it - 1)
+        if row.hold == KEEP and tick % layers == 0:
+            self.directory.ask(KvOp.RECV, cells, position=self.position(inst.row))
+            self.kept |= set(cells)
+
+    def _expect(self, recv: int, row: Row, tick: int) -> None:
+        layer, count = tick % self.low.sched.meta.num_layers, 0
+        for message in self.low.messages[row.ref]:
+            header = header_of(self.low, row.ref, message, layer=layer)
+            for segment in range(-(-message.num_beats // SEGMENT_BEATS)):
+                key = tuple(int(header.get(name, 0)) for name in _KEY[:-1]) + (segment,)
+                self.expected[key].append(_Part(recv, tick, message, segment))
+                count += 1
+        self.left[recv, tick] = count
+
+    def _credit(self, row: Row, tick: int) -> int:
+        """A header to the sender: the row that may now send, by its place in the sender's list."""
+        place = row.ref - self.low.sched.node_rows(row.dst).start
+        header = {
+            "stage": Stage.CONTROL,
+            "op": Op.CREDIT,
+            "src": self.number,
+            "dst_node": row.dst,
+            "dst_root": self.number,
+            "route_id": self.low.embedding.of_pair[self.number, row.dst],
+            "block": place % (1 << _POSITION_BITS),
+            "head": place >> _POSITION_BITS & 31,
+            "is_v": place >> _POSITION_BITS + 5,
+            "layer": tick % self.low.sched.meta.num_layers,
+            "len": 0,
+        }
+        return pack_descriptor(header)
+
+    def _arm(self, tick: int) -> None:
+        """Arm the reduction slots of one layer of a token, once."""
+        if tick in self.armed_ticks:
+            return
+        self.armed_ticks.add(tick)
+        num_children = len(self.low.merges[self.number].inputs)
+        setups = []
+        for head in range(self.low.slots_per_tick):
+            header = result_header(self.low, self.number, tick=tick, q_head=head)
+            self.tags[header["tag"], header["layer"]].append(tick)
+            setups.append(pack(header) | self.low.slot(tick, head) << 128 | num_children << 136)
+        self.run.board.arm(self.number, setups)
+
+    def receive(self, packet: Packet) -> None:
+        """Take in a packet of the network half."""
+        header = unpack(packet.header)
+        if header["op"] == Op.CREDIT:
+            place = header["block"] | header["head"] << _POSITION_BITS | header["is_v"] << _POSITION_BITS + 5
+            self.run.credits[self.first_row + place][header["src"]] += 1
+        elif header["op"] == Op.REDUCE_RESULT:
+            self._result(header, packet)
+        else:
+            self._part(header, packet)
+
+    def _part(self, header: dict[str, int], packet: Packet) -> None:
+        key = tuple(header[name] for name in _KEY)
+        if not self.expected[key]:
+            raise RunError(f"node {self.number} received a packet that it had not asked for: {header}")
+        part = self.expected[key].popleft()
+        mine = self.arrived[part.recv, part.tick, part.message]
+        mine[part.segment] = packet.payload
+        if sum(map(len, mine.values())) == part.message.num_beats * BEAT_BYTES:
+            data = b"".join(mine[segment] for segment in sorted(mine))
+            self.compute.arrive(part.recv, part.message, part.tick, data[: part.message.num_bytes])
+            del self.arrived[part.recv, part.tick, part.message]
+        self.left[part.recv, part.tick] -= 1
+        if not self.left[part.recv, part.tick]:
+            self._received(part.recv, part.tick, packet.cycle)
+
+    def _received(self, recv: int, tick: int, cycle: int) -> None:
+        row, cells = self.program.rows[recv], self.program.cells[recv]
+        layer = tick % self.low.sched.meta.num_layers
+        if row.payload == KV:
+            self.compute.held |= {(cell, layer) for cell in cells}
+            if row.hold != KEEP:
+                self.directory.ask(KvOp.STREAM, cells, position=self.position(recv), layer=layer)
+            elif layer == 0:
+                self.directory.ask(KvOp.ARRIVE, cells, position=self.position(recv))
+        self.run.delivered(recv, tick, cycle)
+
+    def _result(self, header: dict[str, int], packet: Packet) -> None:
+        beats = [int.from_bytes(packet.payload[i : i + 16], "little") for i in range(0, len(packet.payload), 16)]
+        meta, head = self.low.sched.meta, header["block"]
+        assert len(beats) >= num_payload_beats(meta.head_dim)
+        block, _ = from_beats(beats, meta.head_dim)
+        tick = self.tags[header["tag"], header["layer"]].popleft()
+        one = decode(block, self.run.v_scale)
+        wide = PartialState(max_=one.max_.reshape(1, 1), sum_=one.sum_.reshape(1, 1), out=one.out.reshape(1, 1, -1))
+        self.results[tick][head] = self.compute.pad(wide, slice(head, head + 1))
+        if len(self.results[tick]) == self.low.slots_per_tick:
+            for row in self.low.merges[self.number].inputs:
+                if self.program.rows[row].kind == RECV:
+                    self.run.delivered(row, tick, packet.cycle)
+
+    def _is_unit_merge(self, row: int) -> bool:
+        merge_of = self.low.merges.get(self.number)
+        return merge_of is not None and merge_of.row == row
+
+    # --- turns ---
+
+    def run_lane(self, lane: int) -> int:
+        """Start rows of one lane in list order until one is blocked; returns how many started."""
+        todo, done = self.program.nodes[self.number].lanes[lane], 0
+        while self.heads[lane] < len(todo) and not self.blocked(todo[self.heads[lane]]):
+            self.start(todo[self.heads[lane]])
+            self.heads[lane] += 1
+            done += 1
+        return done
+
+    def next_row(self, lane: int) -> Instance | None:
+        """The instance at which a lane stands; None at its end."""
+        todo = self.program.nodes[self.number].lanes[lane]
+        return todo[self.heads[lane]] if self.heads[lane] < len(todo) else None
+
+    def run_memory(self) -> int:
+        """Take and give back memory in list order, across lanes, until something has to wait; returns how often."""
+        chain, done = self.program.nodes[self.number].chain, 0
+        while self.chain_at < len(chain) and self._can_move(chain[self.chain_at]):
+            self._move(chain[self.chain_at])
+            self.chain_at += 1
+            done += 1
+        return done
+
+    def has_memory_left(self) -> bool:
+        """Say whether memory events have not happened yet."""
+        return self.chain_at < len(self.program.nodes[self.number].chain)
+
+    def _can_move(self, event: MemoryEvent) -> bool:
+        if event.kind == TAKE:
+            return True
+        if self.program.rows[event.row].kind == FREE:
+            return self.run.has_ended(event.row)
+        if self.program.is_loop_slot(event.row):
+            return all(self.run.has_ended(row) for row in (event.row, *self.program.users.get(event.row, ())))
+        return self.used(event.row, event.it)
+
+    def _move(self, event: MemoryEvent) -> None:
+        row = self.program.rows[event.row]
+        if event.kind == TAKE:
+            self.compute.take(self.compute.size(event.row))
+            self.taken.add((event.row, event.it))
+        else:
+            self.compute.take(-self.compute.size(event.row))
+            for tick in self._ticks_left(event, row):
+                self.release(event.row, tick)
+        self.run.sample(self.number, self.compute.bytes, row.chunk)
+
+    def _ticks_left(self, event: MemoryEvent, row: Row) -> range:
+        """Payload ticks whose copies still stand when the slots are given back."""
+        if self.program.is_loop_slot(event.row):
+            ticks = self.program.ticks(row)
+            return range(max(ticks - row.ahead - 1, 0), ticks)
+        return range(event.it, event.it + 1) if row.kind == RECV else range(0)
+
+    # --- layer slots ---
+
+    def used(self, recv: int, tick: int) -> bool:
+        """Say whether one layer's copy of a receive has arrived and served all its users."""
+        return all(self.run.ended[row][tick] for row in (recv, *self.program.users.get(recv, ())))
+
+    def release(self, recv: int, tick: int) -> None:
+        """Give up one layer's copy of a stream receive."""
+        last, layer = self.program.last_use[recv], tick % self.low.sched.meta.num_layers
+        at = self.position(last if last >= 0 else self.program.group_end[recv])
+        self.directory.ask(KvOp.RELEASE, self.program.cells[recv], position=at, layer=layer)
+        self.compute.forget(self.program.cells[recv], [layer])
+
+
+def _one(blocks: BlockState, head: int) -> BlockState:
+    exponent, sum_, out, count = (x[0, head] for x in (blocks.exponent, blocks.sum_, blocks.out, blocks.count))
+    return BlockState(exponent=exponent, sum_=sum_, out=out, count=count)
+
+
+__all__ = ["Node"]

@@ -1,0 +1,282 @@
+"""`run`: obey a schedule on a mesh of node cores, cycle by cycle; payload producers stand in for the compute half."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcf.errors import LawError, RunError, ScheduleError
+from mcf.rtl.board import Board, LinkUse
+from mcf.rtl.lower import Lowered, lower
+from mcf.rtl.node import Node
+from mcf.rtl.number import Array
+from mcf.rtl.routes import Mesh
+from mcf.schedule.program import Program, Row
+from mcf.schedule.schedule import Schedule
+from mcf.schedule.steps import ALL, CONVERGE, DECODE, KIND_NAMES, LANE_NAMES, PREFILL
+from mcf.schedule.text import grid
+from mcf.schedule.verify import purposes
+from mcf.trace import TraceBuilder
+from mcf.trace.outcome import Outcome, Residency, certify
+
+CLOCK_HZ = 200e6  # assumed, to write cycles as seconds; no claim that any part reaches it
+AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: states merged in another order of arrival
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RtlOutcome(Outcome):
+    """As of `ref`, and what the hardware saw: cycles, beats and waits of each link, results of the reduction units."""
+
+    cycles: int
+    phase_cycles: dict[str, int]
+    links: dict[tuple[int, int], LinkUse]
+    merged: int
+    waveform: bytes = b""
+
+
+def run(
+    schedule: Schedule,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    decode_tokens: int = 0,
+    mesh: Mesh,
+    latency: int = 1,
+    stall: float = 0.0,
+    waveform: bool = False,
+) -> RtlOutcome:
+    """Run a schedule that `verify` has passed on a mesh of node cores, compiled for simulation.
+
+    q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d], T = `decode_tokens`, as `mcf.ref.run`. KV, queries and states of
+    prefill travel in the schedule's bytes per element; states of decode in block floating point, merged by the
+    reduction units. `latency` of the links in cycles, `stall` the chance that one refuses a beat. Compute takes no
+    time.
+    Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when the mesh stands
+    still or drops something.
+    """
+    _check_decode(schedule, decode_tokens)
+    low = lower(schedule, mesh)
+    board = Board(mesh, latency=latency, stall=stall, waveform=waveform)
+    try:
+        return Run(schedule, board, low, (q, k, v), decode_tokens).run()
+    finally:
+        board.close()
+
+
+def _check_decode(sched: Schedule, decode_tokens: int) -> None:
+    room = sched.meta.max_new_tokens
+    if not 0 <= decode_tokens <= room:
+        raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has room for {room}; plan with more")
+    if decode_tokens and not (sched.steps["stage"] == DECODE).any():
+        raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has no decode rows; plan them")
+
+
+class Run:
+    """One run: progress of every row, sends under way, outputs and trace."""
+
+    def __init__(
+        self, sched: Schedule, board: Board, low: Lowered, tensors: tuple[Array, Array, Array], decode_tokens: int
+    ) -> None:
+        ticks = sched.meta.num_layers
+        self.sched, self.board, self.low = sched, board, low
+        self.program = Program(sched, {PREFILL: ticks, CONVERGE: ticks, DECODE: ticks * decode_tokens})
+        self.tensors = tuple(np.asarray(x, dtype=np.float64) for x in tensors)
+        self.num_positions = sched.meta.prompt_tokens + decode_tokens
+        self.v_scale = max(float(np.abs(self.tensors[2]).max(initial=0)), 1e-30)
+        self.ended = [bytearray(self.program.ticks(row)) for row in self.program.rows]
+        self.num_started = [0] * len(self.program.rows)
+        self.credits: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self.waiting: list[tuple[int, int]] = []  # sends whose receivers have not all posted
+        self.under_way: dict[tuple[int, int], tuple[int, set[int]]] = {}  # (row, tick) -> first cycle, nodes to reach
+        self.trace, self.purposes = TraceBuilder(), purposes(sched).tolist()
+        self.phase_ends = {PREFILL: 0, CONVERGE: 0, DECODE: 0}
+        self.out = np.full(self.tensors[0].shape, np.nan)
+        self.decoded = np.full((sched.meta.num_nodes, *self.tensors[0][:, sched.meta.prompt_tokens :].shape), np.nan)
+        self.nodes = [Node(self, n) for n in range(sched.meta.num_nodes)]
+
+    def run(self) -> RtlOutcome:
+        """Write the tables, then let nodes and mesh take turns to the end."""
+        for number in range(self.sched.meta.num_nodes):
+            self.board.write_routes(number, self.low.embedding.tables.words(number).items())
+        self.board.run_cycles(len(self.low.embedding.tables.routes) + 1)
+        while True:
+            done = self._start_rows()
+            if not self._unfinished():
+                break
+            moving = self.board.run()
+            if not (done + self._take_in() or moving):
+                self._stuck()
+        self.board.check_drops()
+        return self._outcome()
+
+    def _start_rows(self) -> int:
+        total, done = 0, 1
+        while done:
+            done = sum(node.run_memory() + sum(node.run_lane(lane) for lane in LANE_NAMES) for node in self.nodes)
+            done += self._launch()
+            total += done
+        return total
+
+    def _launch(self) -> int:
+        ready = [send for send in self.waiting if self._is_posted(*send)]
+        for row, tick in ready:
+            self.waiting.remove((row, tick))
+            self.under_way[row, tick] = self.board.cycle, set(self.sched.receivers(row))
+            self.nodes[self.program.rows[row].node].launch(row, tick)
+        return len(ready)
+
+    def _is_posted(self, row: int, tick: int) -> bool:
+        return all(self.credits[row][node] > tick for node in self.sched.receivers(row))
+
+    def _take_in(self) -> int:
+        done = 0
+        for node in self.nodes:
+            done += node.directory.collect()
+            for packet in self.board.packets(node.number):
+                node.receive(packet)
+                done += 1
+        return done
+
+    def _unfinished(self) -> bool:
+        rows_left = any(node.next_row(lane) is not None for node in self.nodes for lane in LANE_NAMES)
+        asked = any(node.directory.asked for node in self.nodes)
+        memory_left = any(node.has_memory_left() for node in self.nodes)
+        return rows_left or asked or memory_left or bool(self.waiting or self.under_way)
+
+    def _stuck(self) -> None:
+        self.board.check_drops()
+        reasons = []
+        for node in self.nodes:
+            for lane in LANE_NAMES:
+                if (inst := node.next_row(lane)) is not None:
+                    row = f"row {inst.row} ({KIND_NAMES[self.program.rows[inst.row].kind]})"
+                    reasons.append((inst.row, f"node {node.number} {row} waits for {node.blocked(inst)}"))
+        reasons += [(row, f"send row {row} has not arrived") for row, _ in self.under_way]
+        reasons += [(row, f"send row {row} has no posted receive") for row, _ in self.waiting]
+        if not reasons:
+            raise RunError("the mesh stands still: expected every packet to arrive on links without faults")
+        first, text = reasons[0]
+        raise LawError("V6", f"the mesh stands still: {text}", row=first, grid=grid(self.sched, mark=first))
+
+    # --- progress, as nodes report it ---
+
+    def has_ended(self, row: int) -> bool:
+        """Say whether every run of a row has ended."""
+        return all(self.ended[row])
+
+    def all_started(self, row: int) -> bool:
+        """Say whether every run of a row has started."""
+        return self.num_started[row] == len(self.ended[row])
+
+    def depart(self, row: int, tick: int) -> None:
+        """A send has started; it leaves when all its receivers have posted."""
+        self.waiting.append((row, tick))
+
+    def end(self, row: int, tick: int, cycle: int | None = None) -> None:
+        """Record that one run of a row has ended."""
+        assert not self.ended[row][tick], (row, tick)
+        self.ended[row][tick] = 1
+        at = self.board.cycle if cycle is None else cycle
+        step = self.program.rows[row]
+        self.phase_ends[step.stage] = max(self.phase_ends[step.stage], at)
+        self._event(row, step, tick, at, at)
+
+    def delivered(self, recv: int, tick: int, cycle: int) -> None:
+        """A receive is complete; with the last one the send is."""
+        step = self.program.rows[recv]
+        start, left = self.under_way[step.ref, tick]
+        self._crossed(step.ref, step.node, tick, start, cycle)
+        self.end(recv, tick, cycle)
+        left.discard(step.node)
+        if not left:
+            del self.under_way[step.ref, tick]
+            self.end(step.ref, tick, cycle)
+            self.nodes[self.program.rows[step.ref].node].sent(step.ref, tick)
+
+    def _crossed(self, send: int, receiver: int, tick: int, start: int, cycle: int) -> None:
+        """One event for each link of the schedule that the payload has crossed."""
+        row, num_bytes = self.program.rows[send], int(self.sched.row_bytes[send])
+        links = next(links for links, _, node in self.program.edges[send] if node == receiver)
+        for a, b in links:
+            self._event(send, row._replace(node=a), tick, start, cycle, b, self.purposes[send], num_bytes)
+
+    def _event(
+        self, index: int, row: Row, tick: int, start: int, end: int, peer: int = -1, purpose: int = 0, size: int = 0
+    ) -> None:
+        self.trace.event(
+            row=index,
+            kind=row.kind,
+            lane=row.lane,
+            stage=row.stage,
+            node=row.node,
+            peer=peer,
+            chunk=row.chunk,
+            layer=tick % self.sched.meta.num_layers,
+            purpose=purpose,
+            t_start=start / CLOCK_HZ,
+            t_end=max(start, end) / CLOCK_HZ,
+            payload_bytes=size,
+        )
+
+    def sample(self, node: int, num_bytes: int, chunk: int) -> None:
+        """Record a node's bytes in use."""
+        self.trace.memory(node=node, t=self.board.cycle / CLOCK_HZ, bytes_in_use=num_bytes, chunk=chunk)
+
+    def write_out(self, row: Row, tick: int, values: Array) -> None:
+        """Keep the attention output [T, Hq, d] that a node's last merge of a layer makes."""
+        layer = tick % self.sched.meta.num_layers
+        if row.q == ALL:
+            self.decoded[row.node, layer, tick // self.sched.meta.num_layers] = values[0]
+        else:
+            self.out[layer, self.nodes[row.node].compute.positions(row.chunk, row.q, tick)] = values
+
+    # --- the end ---
+
+    def _outcome(self) -> RtlOutcome:
+        meta = self.sched.meta
+        meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": self.board.cycle, "clock_hz": CLOCK_HZ}
+        return RtlOutcome(
+            out=self._output(),
+            trace=self.trace.to_trace(meta_of_trace),
+            residency=Residency(
+                shape=(meta.num_chunks, meta.num_nodes, meta.num_groups),
+                changes=tuple(tuple(sorted(n.directory.changes, key=lambda change: change[0])) for n in self.nodes),
+            ),
+            peak_bytes=tuple(node.compute.peak for node in self.nodes),
+            certificate=certify(self._directories(), self.sched.tokens, np.diff(meta.head_cuts) / meta.num_kv_heads),
+            cycles=self.board.cycle,
+            phase_cycles=self._phases(),
+            links=self.board.link_use(),
+            merged=sum(self.board.merged(n) for n in range(meta.num_nodes)),
+        )
+
+    def _phases(self) -> dict[str, int]:
+        """Cycles until each phase's last row had ended, from the end of the one before."""
+        out, before = {}, 0
+        for stage, name in ((PREFILL, "prefill"), (CONVERGE, "converge"), (DECODE, "decode")):
+            out[name] = max(self.phase_ends[stage] - before, 0)
+            before = max(before, self.phase_ends[stage])
+        return out
+
+    def _directories(self) -> list[Array]:
+        """[C, N, G, L] per node, read from what its directory answered."""
+        shape = (self.sched.meta.num_chunks, self.sched.meta.num_nodes, self.sched.meta.num_groups)
+        out = []
+        for node in self.nodes:
+            states = np.zeros(shape, np.uint8)
+            for _, chunk, maker, group, state in node.directory.changes:
+                states[chunk, maker, group] = state
+            out.append(states[..., None])
+        return out
+
+    def _output(self) -> Array:
+        largest = max(float(np.abs(self.decoded).max(initial=0)), 1e-30)
+        spread = float(np.abs(self.decoded - self.decoded[:1]).max(initial=0)) / largest
+        if spread > AGREEMENT:
+            raise RunError(f"decode outputs of two nodes differ by {spread:.1e}: expected at most {AGREEMENT}")
+        self.out[:, self.sched.meta.prompt_tokens :] = self.decoded[0]
+        return self.out
+
+
+__all__ = ["RtlOutcome", "run"]
