@@ -9,6 +9,7 @@ from mcf.mars import Rates, auto_chunk
 from mcf.model import ModelShape
 from mcf.policies import PlanRequest
 from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
+from mcf.units import count
 
 DEFAULT_POLICY = "mars-paper"
 AUTO = "auto"
@@ -84,6 +85,27 @@ def check_policy(policy: str) -> None:
     policies.check_name(policy)
 
 
+def check_least(shape: ModelShape, *, num_workers: int, policy: str, kv_memory_bytes: int | None) -> None:
+    """Refuse what no prompt can mend, before anything is started: too little memory or too few workers for one token.
+
+    A policy of another package is judged by the prompt itself: it may have its own idea of the shortest one. Raises
+    InfeasibleError, and UserError for a policy that needs more workers.
+    """
+    if policy not in policies.NAMES:
+        return
+    request = PlanRequest(
+        shape=shape,
+        cluster=Cluster.uniform("switch", num_workers, kv_budget_bytes=kv_memory_bytes),
+        prompt_tokens=1,
+        chunk_tokens=1,
+        max_new_tokens=1,
+    )
+    try:
+        policies.plan(policy, request)
+    except InfeasibleError as error:
+        raise InfeasibleError(f"{error} (that is for a prompt of 1 token)", missing_bytes=error.missing_bytes) from None
+
+
 def check_window(shape: ModelShape, prompt_tokens: int, *, min_new_tokens: int = 1) -> None:
     """Refuse an empty prompt and one that leaves no place for `min_new_tokens` of an answer: never cut silently."""
     if prompt_tokens < 1:
@@ -91,9 +113,9 @@ def check_window(shape: ModelShape, prompt_tokens: int, *, min_new_tokens: int =
     excess = prompt_tokens + min_new_tokens - shape.max_positions
     if excess > 0:
         raise PromptError(
-            f"got a prompt of {prompt_tokens} tokens: {shape.name or 'the model'} has a window of "
+            f"got a prompt of {count(prompt_tokens, 'token')}: {shape.name or 'the model'} has a window of "
             f"{shape.max_positions}, prompt and answer together; shorten the prompt by at least "
-            f"{excess} token{'s' if excess > 1 else ''}"
+            f"{count(excess, 'token')}"
         )
 
 
