@@ -20,7 +20,7 @@ FAMILY = [kind for kind in vars(errors).values() if isinstance(kind, type) and i
 
 
 def test_every_error_is_the_users_or_the_runs() -> None:
-    assert len(FAMILY) == 18
+    assert len(FAMILY) == 19
     for kind in set(FAMILY) - {McfError}:
         assert issubclass(kind, UserError) != issubclass(kind, RunError), kind
 
