@@ -155,7 +155,7 @@ class Machine:
         """Take and give back memory in list order; a give waits for the last use."""
         events, at, waiting, samples = self.memory[node], self.next_memory[node], self.waiting, self.samples
         while at < len(events):
-            row, inst, is_take, needs, runs = event = events[at]
+            _, inst, is_take, needs, runs = event = events[at]
             if is_take:
                 self.granted[inst] = 1
                 grant = inst + len(self.ended)
