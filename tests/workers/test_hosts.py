@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import time
 from pathlib import Path
@@ -114,8 +115,7 @@ def test_a_link_that_is_cut_in_prefill_ends_the_run_by_name_on_both_hosts(toy, n
 
 
 def test_strangers_at_the_control_port_do_not_disturb_a_run(toy):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = ("-m", "mcf", "run", str(toy.folder), "--prompt", "hello", "--max-tokens", "2", "--json")
     with contextlib.ExitStack() as stack:
         head = stack.enter_context(rank_of(0, 2, port, *command))
@@ -129,6 +129,14 @@ def test_strangers_at_the_control_port_do_not_disturb_a_run(toy):
     assert (code, other_code, nothing) == (0, 0, ""), said + other_said
     assert json.loads(out)["workers"] == 2
     assert f"dropped 3 connections to the control port {control} that came from no worker of this run" in said
+
+
+def free_port() -> int:
+    """A free port of loopback below those that the system gives to whoever asks for any."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def control_port(head: Running, store_port: int) -> int:

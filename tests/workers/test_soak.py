@@ -10,7 +10,7 @@ import pytest
 import mcf
 from mcf.testing.toys import make_toy_model
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 NUM_KILLS = 6
 NUM_REQUESTS, WARM_UP = 150, 60
