@@ -7,7 +7,7 @@ import pytest
 
 from command import Command, mcf
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 RUN = ("--prompt", "a prompt of some chunks that take their time " * 4, "--chunk-tokens", "16", "--max-tokens", "8")
 CTRL_C_S = 2.0  # what the command promises

@@ -13,7 +13,7 @@ import mcf
 import netns
 from mcf.testing.toys import make_toy_model
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 NUM_KILLS = 6
 NUM_REQUESTS, WARM_UP = 150, 60

@@ -74,7 +74,7 @@ def _parts_text(parts: Mapping[str, float]) -> str:
 
 
 def _memory_text(row: Mapping[str, Any]) -> str:
-    names = {"base_bytes": "before loading", "weight_bytes": "weights", "pool_bytes": "pool", "buffer_bytes": "buffers"}
+    names = {"base_bytes": "process", "weight_bytes": "weights", "pool_bytes": "pool", "buffer_bytes": "buffers"}
     parts = " + ".join(f"{word} {format_bytes(row[name])}" for name, word in names.items())
     return f"peak {format_bytes(row['peak_rss_bytes'])} of {format_bytes(row['stated_bytes'])} stated: {parts}"
 

@@ -20,21 +20,26 @@ def to_trace(machine: Machine, meta: dict[str, str | int | float | bool]) -> Tra
     return Trace(events=events[order], memory=_memory(sched, machine), meta=dict(meta))
 
 
-def multicast_rate(sched: Schedule, trace: Trace) -> float:
-    """Median rate in bytes/s at which a chunk's new block reaches all of its receivers, over blocks and layers."""
+def multicast_rate(sched: Schedule, trace: Trace, *, folded: bool = False) -> float:
+    """Median rate in bytes/s at which a chunk's new block reaches all of its receivers, over blocks and layers.
+
+    Where one node stands for all, hops of all makers' blocks are those of one maker's, renamed.
+    """
     e = trace.events[trace.events["purpose"] == NEW_KV]
     if not len(e):
         return 0.0
     steps = sched.steps[e["row"]]
-    names = ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")
-    keys = np.stack([e["layer"], e["chunk"], *(steps[name] for name in names)], 1)
-    _, block = np.unique(keys, axis=0, return_inverse=True)
+    sets = [steps[name] for name in ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")]
+    if folded:
+        sets[2:4] = [sets[3] - sets[2]]
+    keys = np.ascontiguousarray(np.stack([e["layer"], e["chunk"], *sets], 1).astype("<i4"))
+    _, block = np.unique(keys.view(f"V{keys.itemsize * keys.shape[1]}").reshape(-1), return_inverse=True)
     num = int(block.max()) + 1
     first, last = np.full(num, np.inf), np.zeros(num)
-    np.minimum.at(first, block.reshape(-1), e["t_start"])
-    np.maximum.at(last, block.reshape(-1), e["t_end"])
+    np.minimum.at(first, block, e["t_start"])
+    np.maximum.at(last, block, e["t_end"])
     size = np.zeros(num)
-    size[block.reshape(-1)] = e["payload_bytes"]
+    size[block] = e["payload_bytes"]
     took = last - first
     return float(np.median(size[took > 0] / took[took > 0])) if (took > 0).any() else 0.0
 
@@ -70,7 +75,7 @@ def _waits(work: Table) -> Table:
 
 
 def _hops(sched: Schedule, machine: Machine) -> Table:
-    hops = np.array(machine.transfers.hops, dtype=np.float64).reshape(-1, 5)
+    hops = np.frombuffer(machine.transfers.hops).reshape(-1, 5)
     insts = hops[:, 0].astype(np.int64)
     out = _table(sched, insts, machine.ticks, hops[:, 3], hops[:, 4])
     rows = insts // machine.ticks
@@ -81,13 +86,12 @@ def _hops(sched: Schedule, machine: Machine) -> Table:
 
 def _memory(sched: Schedule, machine: Machine) -> Table:
     """KV bytes in use after each memory event; whole pages, all layers, as `verify` counts them."""
-    reserve = memory.reserve_bytes(sched).tolist()
-    sizes = _Sizes(sched)
-    in_use = list(reserve)
-    rows = [(node, -1, 0.0, size) for node, size in enumerate(reserve)]
-    for now, node, event in machine.samples:
-        in_use[node] += sizes(event.row) if event.is_take else -sizes(event.row)
-        rows.append((node, int(sched.steps["chunk"][event.row]), now, in_use[node]))
+    in_use = memory.reserve_bytes(sched).tolist()
+    sizes, chunks = _Sizes(sched), sched.steps["chunk"].tolist()
+    rows = [(node, -1, 0.0, size) for node, size in enumerate(in_use)]
+    for now, node, (row, _, is_take, _, _) in machine.samples:
+        in_use[node] += sizes(row) if is_take else -sizes(row)
+        rows.append((node, chunks[row], now, in_use[node]))
     return np.array(rows, MEMORY)
 
 
