@@ -6,6 +6,8 @@ import typer
 
 from mcf.cli.options import Debug
 from mcf.cli.rtl import build_command, report_command, tests_command
+from mcf.cli.rtl_sim import DEFAULT_MESH, simulate_command
+from mcf.cli.settings import read_int
 
 app = typer.Typer(help="The compute-NIC in hardware: test it, write its Verilog, count what it takes (docs/rtl.md).")
 
@@ -41,3 +43,36 @@ def report(
 ) -> None:
     """Print resources and logic levels per module and for the node, beside the paper's Table 2."""
     report_command(is_placing=place, is_json=json)
+
+
+@app.command("sim")
+def simulate(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", show_default=False, help="A schedule saved by `mcf plan --save`.")
+    ] = None,
+    mesh: Annotated[str, typer.Option("--mesh", metavar="WxH", help="The nodes, as a grid.")] = DEFAULT_MESH,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Instead of FILE: multicast, replicas that drain while read, merged states.")
+    ] = False,
+    decode_tokens: Annotated[
+        str | None,
+        typer.Option("--decode-tokens", metavar="N", show_default="what the schedule has room for", help="To decode."),
+    ] = None,
+    waveform: Annotated[
+        str | None,
+        typer.Option("--waveform", metavar="FILE", show_default=False, help="Write all wires as a VCD: large, slow."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object (docs/json.md) instead of tables.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a schedule on a mesh of simulated nodes: cycles by phase, use of links, back-pressure."""
+    simulate_command(
+        file,
+        mesh=mesh,
+        is_demo=demo,
+        decode_tokens=None if decode_tokens is None else read_int(decode_tokens, "--decode-tokens"),
+        waveform=waveform,
+        is_json=json,
+    )

@@ -70,6 +70,8 @@ class Board:
         self.nodes = [self._node(core) for core in cores]
         for node in self.nodes:
             self.instances.poke(node.core, "enable", 1)
+        if waveform:
+            self.instances.open_waveform(cores, [f"node{n}" for n in range(mesh.num_nodes)])
 
     def close(self) -> None:
         """Give everything back."""
@@ -168,6 +170,10 @@ class Board:
         return count
 
     # --- what happened ---
+
+    def take_waveform(self) -> bytes:
+        """The value change dump of all cores since the last call, where the board records one."""
+        return self.instances.take_waveform()
 
     def link_use(self) -> dict[tuple[int, int], LinkUse]:
         """Of each link of the mesh."""

@@ -1,8 +1,8 @@
 """A small schedule that shows what the hardware is for, on a mesh of any size from 2 nodes on.
 
 Each chunk's KV goes to all nodes as replicas, by multicast. Node 0's first block goes round the last node, which gets
-it from node 1's replica later. Before the third chunk replicas of the first are drained and freed, while that reader may
-still hold one; what is missing then is fetched ahead from its owner. Decode merges one state of each node per token.
+it from node 1's replica later. Before the third chunk replicas of the first are drained and freed, while that reader
+may still hold one; what is missing is then fetched ahead from its owner. Decode merges a state of each node per token.
 """
 
 from mcf.errors import ScheduleError
@@ -60,9 +60,8 @@ def _chunk(b: Builder, chunk: int, num_nodes: int) -> None:
         b.produce(node, chunk)
         receivers = [n for n in nodes if chunk or _keeps(n, node, last)]
         b.send_kv(node, receivers, chunk, chunks=(chunk, chunk + 1), makers=(node, node + 1), hold=KEEP)
-    first = {"chunks": (0, 1), "makers": (0, 1)}
     if not _keeps(last, 0, last) and chunk < NUM_CHUNKS - 1:
-        b.send_kv(min(chunk, 1), [last], chunk, **first, hold=STREAM)
+        b.send_kv(min(chunk, 1), [last], chunk, chunks=(0, 1), makers=(0, 1), hold=STREAM)
     if chunk == NUM_CHUNKS - 1:
         for node in nodes:
             b.send_kv(node, nodes, chunk, chunks=(0, 1), makers=(node, node + 1), hold=STREAM, ahead=1)

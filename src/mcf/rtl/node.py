@@ -377,9 +377,7 @@ class Node:
         assert len(beats) >= num_payload_beats(meta.head_dim)
         block, _ = from_beats(beats, meta.head_dim)
         tick = self.tags[header["tag"], header["layer"]].popleft()
-        one = decode(block, self.run.v_scale)
-        wide = PartialState(max_=one.max_.reshape(1, 1), sum_=one.sum_.reshape(1, 1), out=one.out.reshape(1, 1, -1))
-        self.results[tick][head] = self.compute.pad(wide, slice(head, head + 1))
+        self.results[tick][head] = self.compute.pad(decode(_row(block), self.run.v_scale), slice(head, head + 1))
         if len(self.results[tick]) == self.low.slots_per_tick:
             for row in self.low.merges[self.number].inputs:
                 if self.program.rows[row].kind == RECV:
@@ -462,6 +460,13 @@ class Node:
 def _one(blocks: BlockState, head: int) -> BlockState:
     exponent, sum_, out, count = (x[0, head] for x in (blocks.exponent, blocks.sum_, blocks.out, blocks.count))
     return BlockState(exponent=exponent, sum_=sum_, out=out, count=count)
+
+
+def _row(block: BlockState) -> BlockState:
+    """One state as that of one row with one head."""
+    numbers = (np.reshape(x, (1, 1)) for x in (block.exponent, block.sum_, block.count))
+    exponent, sum_, count = numbers
+    return BlockState(exponent=exponent, sum_=sum_, count=count, out=np.reshape(block.out, (1, 1, -1)))
 
 
 __all__ = ["Node"]

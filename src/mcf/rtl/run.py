@@ -1,7 +1,7 @@
 """`run`: obey a schedule on a mesh of node cores, cycle by cycle; payload producers stand in for the compute half."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,7 +59,8 @@ def run(
     low = lower(schedule, mesh)
     board = Board(mesh, latency=latency, stall=stall, waveform=waveform)
     try:
-        return Run(schedule, board, low, (q, k, v), decode_tokens).run()
+        out = Run(schedule, board, low, (q, k, v), decode_tokens).run()
+        return replace(out, waveform=board.take_waveform()) if waveform else out
     finally:
         board.close()
 

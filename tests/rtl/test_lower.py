@@ -1,0 +1,109 @@
+"""A schedule as routes, messages and descriptors; every limit of the hardware is one clear line."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mcf.cluster import Cluster
+from mcf.errors import ScheduleError
+from mcf.policies import PlanRequest, plan
+from mcf.rtl.demo import demo_schedule
+from mcf.rtl.golden.desc_ring import expand
+from mcf.rtl.lower import descriptors, header_of, lower
+from mcf.rtl.routes import Mesh
+from mcf.schedule import verify
+from mcf.schedule.packets import headers_of
+from mcf.schedule.steps import SEND
+from mcf.schedule.wire import pack_many, unpack
+from mcf.testing.policies import TINY
+
+MESH = Mesh(width=2, height=2)
+SIZES = {"cluster": Cluster.uniform("switch", 4), "prompt_tokens": 1024, "chunk_tokens": 512, "max_new_tokens": 2}
+
+
+def planned(policy: str = "full", **changes):
+    return plan(policy, PlanRequest(**{"shape": TINY, **SIZES, **changes}))
+
+
+def of_nodes(num_nodes: int) -> dict[str, object]:
+    tokens = 128 * num_nodes
+    return {"cluster": Cluster.uniform("switch", num_nodes), "prompt_tokens": tokens, "chunk_tokens": tokens}
+
+
+@pytest.mark.parametrize("size", [(2, 1), (2, 2), (4, 2), (4, 4)])
+def test_the_demo_is_legal_and_fits(size):
+    mesh = Mesh(width=size[0], height=size[1])
+    sched = demo_schedule(mesh)
+    verify(sched)
+    assert len(lower(sched, mesh).embedding.tables.routes) >= mesh.num_nodes
+
+
+@pytest.mark.parametrize("policy", ["full", "ring", "gather", "pass-q"])
+def test_descriptors_are_the_packets_of_the_schedule(policy):
+    """The ring's golden model makes of our descriptors the headers of `mcf.schedule.packets`, routes apart."""
+    low = lower(planned(policy), MESH)
+    assert low.messages
+    for row, messages in low.messages.items():
+        headers = [header_of(low, row, message, layer=1) for message in messages]
+        words = descriptors(headers, [message.num_beats for message in messages], 0)
+        got = [unpack(int(pack_items(item))) for word in words for item in expand(word)]
+        want = headers_of(low.sched, row, position=low.sched.meta.prompt_tokens)
+        want = want[want["layer"] == 1]
+        want["route_id"] = low.embedding.of_send[row]
+        assert [pack_fields(g) for g in got] == [pack_fields({n: int(w[n]) for n in want.dtype.names}) for w in want]
+
+
+def pack_items(item):
+    from mcf.rtl.descriptor import META_BITS
+    from mcf.schedule.crc16 import crc16
+
+    word = item.meta & (1 << META_BITS) - 1
+    return word | crc16(word.to_bytes(16, "little")[:14]) << META_BITS
+
+
+def pack_fields(values):
+    return {name: value for name, value in values.items() if name not in ("hcrc", "ver")}
+
+
+def test_equal_steps_share_a_descriptor():
+    low = lower(planned("full"), MESH)
+    row, messages = max(low.messages.items(), key=lambda item: len(item[1]))
+    headers = [header_of(low, row, message, layer=0) for message in messages]
+    words = list(descriptors(headers, [message.num_beats for message in messages], 0))
+    assert len(words) < len(messages)
+
+
+@pytest.mark.parametrize(
+    ("change", "mesh", "text"),
+    [
+        ({}, (4, 2), "4 nodes for a 4x2 mesh.*expected 8"),
+        ({"chunk_tokens": 256}, (2, 2), "aligned to 64 tokens"),
+        ({"shape": replace(TINY, num_q_heads=36, num_kv_heads=2)}, (2, 2), "32 reduction slots, 4 fewer"),
+        ({"shape": replace(TINY, head_dim=136)}, (2, 2), "head size of 136.*128"),
+        ({"shape": replace(TINY, num_layers=129)}, (2, 2), "num_layers = 129.*128"),
+        (of_nodes(20), (5, 4), "20 states.*16, 4 fewer"),
+        (of_nodes(36), (6, 6), "more than 1023 routes"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_with_the_limit(change, mesh, text):
+    with pytest.raises(ScheduleError, match=text) as caught:
+        lower(planned(**change), Mesh(width=mesh[0], height=mesh[1]))
+    assert "\n" not in str(caught.value)
+
+
+def test_more_nodes_than_the_header_can_name_are_refused():
+    sched = planned("full")
+    many = sched.replace(meta=replace(sched.meta, num_nodes=1030, budgets=(-1,) * 1030))
+    with pytest.raises(ScheduleError, match="1030 nodes: the packet header can name 1024, 6 fewer"):
+        lower(many, MESH)
+
+
+def test_every_send_has_a_route_and_every_pair_a_way_back():
+    low = lower(planned("mars-paper"), MESH)
+    sends = np.flatnonzero(low.sched.steps["kind"] == SEND).tolist()
+    assert set(low.embedding.of_send) == set(sends)
+    for row in sends:
+        for node in low.sched.receivers(row):
+            assert (node, low.sched.step(row).node) in low.embedding.of_pair
+    assert pack_many(headers_of(low.sched, sends[0])).shape[1] == 16
