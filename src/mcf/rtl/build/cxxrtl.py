@@ -25,11 +25,7 @@ from mcf.rtl.build.verilog import rtlil
 
 COMPILER = "g++"
 _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
-# No optimisation before: it would cut a masked parity (a CRC) into single bits, which compile and run slowly.
-_SCRIPT = (
-    "read_rtlil top.il; hierarchy -top top; proc -noopt; flatten; "
-    "write_cxxrtl -noproc -noflatten -g{debug} -header top.cc"
-)
+_SCRIPT = "read_rtlil top.il; write_cxxrtl -g{debug} -header top.cc"
 _PACKAGE = Path(mcf.__file__).parent
 _MESH = _PACKAGE / "rtl" / "mesh"
 _SOURCES = (*(f"rtl/{part}" for part in ("hdl", "build/cxxrtl.py", "build/ports.py", "mesh")), "schedule")

@@ -6,6 +6,8 @@ it has been freed and its last reader is done.
 """
 
 from collections.abc import Iterable
+from functools import reduce
+from operator import xor
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, stream
@@ -111,7 +113,7 @@ class KvDirectory(Component):
         return rows
 
     def _set(self, kv_id: Value) -> Value:
-        return Cat(*((kv_id & sum(1 << bit for bit in bits)).xor() for bits in hash_bits(self.set_bits)))
+        return Cat(*(reduce(xor, [kv_id[bit] for bit in bits]) for bits in hash_bits(self.set_bits)))
 
     def _tag(self, kv_id: Value) -> Value:
         return Cat(kv_id[:BLOCK_LOW], kv_id[BLOCK_LOW + self.set_bits :])
