@@ -7,9 +7,10 @@ Prints one line per case and writes a JSON object. Targets, on one core: 16K tok
 extrapolated. The error of that is shown at 16 nodes, against all layers. The last cases are the curve: seconds grow
 with the steps.
 
-With --large only 1M tokens on 1,024 nodes, in one chunk: more than three million rows, all layers. There every node
-does the same, and one is simulated for all; at 64 nodes the same is done both ways, and compared. Target: 60 s (writing
-the schedule is in it) and 8 GiB. Nothing is drawn by chance: there is no seed.
+With --large only 1M tokens on 1,024 nodes, in one chunk or --chunks of them: three million rows for each, all layers.
+There every node does the same, and one is simulated for all; at 64 nodes the same is done both ways, and compared. A
+history's receives are put in an order that is the same for all nodes (`sim.fold.turned`); what that changes is shown at
+16 nodes. Target: 60 s (writing the schedule is in it) and 8 GiB. Nothing is drawn by chance: there is no seed.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from mcf.policies import NAMES, PlanRequest, plan
 from mcf.schedule import Schedule
 from mcf.sim import NAMES as PROFILES
 from mcf.sim import Profile, bounds, load_profile, simulate
+from mcf.sim.fold import turned
 
 TOKENS_PER_NODE = 256  # per chunk
 FEW_LAYERS = 4
@@ -93,17 +95,23 @@ def usual(policy: str, profile: Profile, topology: str) -> dict[str, Any]:
     return {"rows": rows, "extrapolation_error": error}
 
 
-def large(policy: str, profile: Profile, topology: str) -> dict[str, Any]:
+def large(policy: str, profile: Profile, topology: str, num_chunks: int) -> dict[str, Any]:
     """A million tokens on 1,024 nodes, and 64 nodes both ways."""
     start = time.process_time()
-    sched = schedule(policy, *LARGE, topology, LARGE[0])
+    sched = turned(schedule(policy, *LARGE, topology, LARGE[0] // num_chunks))
     written_s = time.process_time() - start
     row = show(measure(sched, profile, None) | {"plan_cpu_s": round(written_s, 2), "target_s": LARGE_TARGET_S})
-    sched = schedule(policy, *COMPARED, topology, COMPARED[0])
+    sched = turned(schedule(policy, *COMPARED, topology, COMPARED[0] // num_chunks))
     folded, whole = (show(measure(sched, profile, None, fold=fold)) for fold in (True, False))
     error = folded["ttft_s"] / whole["ttft_s"] - 1
     print(f"one node for all at {COMPARED[1]} nodes: {error:+.2%}, to the last bit: {not error}")
-    return {"rows": [row, folded, whole], "folding_error": error, "target_bytes": LARGE_TARGET_BYTES}
+    sched = schedule(policy, 1 << 14, 16, topology, (1 << 14) // num_chunks)
+    before, after = (simulate(form, profile, shape=SHAPE).ttft_s for form in (sched, turned(sched)))
+    print(f"receives in an order for all nodes, at 16 nodes: {after / before - 1:+.2%}")
+    return {
+        "rows": [row, folded, whole], "folding_error": error, "turning_error": after / before - 1,
+        "target_bytes": LARGE_TARGET_BYTES,
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -112,10 +120,12 @@ def main() -> None:
     parser.add_argument("--policy", choices=NAMES, default="gather")
     parser.add_argument("--topology", default="switch")
     parser.add_argument("--large", action="store_true", help="1M tokens on 1,024 nodes")
+    parser.add_argument("--chunks", type=int, default=1, help="chunks of it")
     parser.add_argument("--profile", choices=PROFILES, default="gpu-100g")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "latest.json")
     args = parser.parse_args()
-    found = (large if args.large else usual)(args.policy, load_profile(args.profile), args.topology)
+    asked = args.policy, load_profile(args.profile), args.topology
+    found = large(*asked, args.chunks) if args.large else usual(*asked)
     result = environment(["python", *sys.argv]) | {"profile": args.profile, "seed": None} | found
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -30,6 +30,7 @@ class Machine:
     ) -> None:
         self.program, self.ticks, self.seconds = Program(sched, num_ticks), num_ticks, seconds
         nodes, num = range(sched.meta.num_nodes), len(sched) * num_ticks
+        self.conditions = self.program.conditions
         self.nan = float("nan")
         self.start, self.end = [self.nan] * num, [self.nan] * num
         self.ended, self.granted = bytearray(num), bytearray(num)
@@ -119,37 +120,37 @@ class Machine:
 
     def _run_compute(self, node: int, now: float) -> None:
         """Start the next row of the compute lane unless one is running: one processor, in list order."""
-        if self.busy[node]:
-            return
-        lane, heads = self.lanes[node][COMPUTE], self.heads[node]
-        while not self.busy[node] and heads[COMPUTE] < len(lane):
+        lane, heads, busy = self.lanes[node][COMPUTE], self.heads[node], self.busy
+        while not busy[node] and heads[COMPUTE] < len(lane):
             inst = lane[heads[COMPUTE]]
-            if self._is_blocked(inst, WALKERS * node + COMPUTE):
+            row = inst // self.ticks
+            if self.conditions[row] is not None and self._is_blocked(inst, row, WALKERS * node + COMPUTE):
                 return
             heads[COMPUTE] += 1
             self.start[inst] = now
-            if self.program.is_retire[inst // self.ticks]:
+            if self.program.is_retire[row]:
                 self._end(inst, now)
             else:
-                self.busy[node] = True
-                heappush(self.heap, (now + self.seconds[inst // self.ticks], DONE, inst))
+                busy[node] = True
+                heappush(self.heap, (now + self.seconds[row], DONE, inst))
 
     def _run_nic(self, node: int, now: float) -> None:
         """Start rows of the NIC lane until one is blocked; none waits for an earlier one to end."""
         lane, heads = self.lanes[node][NIC], self.heads[node]
         while heads[NIC] < len(lane):
             inst = lane[heads[NIC]]
-            if self._is_blocked(inst, WALKERS * node + NIC):
+            row = inst // self.ticks
+            if self.conditions[row] is not None and self._is_blocked(inst, row, WALKERS * node + NIC):
                 return
             heads[NIC] += 1
             self.start[inst] = now
-            kind = self.program.kind[inst // self.ticks]
+            kind = self.program.kind[row]
             if kind == RECV:
                 self.transfers.post(inst, now)
             elif kind == SEND:
                 self.transfers.send(inst, now)
             else:
-                heappush(self.heap, (now + self.seconds[inst // self.ticks], DONE, inst))
+                heappush(self.heap, (now + self.seconds[row], DONE, inst))
 
     def _run_memory(self, node: int, now: float) -> None:
         """Take and give back memory in list order; a give waits for the last use."""
@@ -188,11 +189,10 @@ class Machine:
             waiting.append(walker)
         return True
 
-    def _is_blocked(self, inst: int, walker: int) -> bool:
+    def _is_blocked(self, inst: int, row: int, walker: int) -> bool:
         """Say whether an instance cannot start yet, and wake its walker when that may have changed."""
         ticks, ended = self.ticks, self.ended
-        row = inst // ticks
-        conditions = self.program.conditions[row]
+        conditions = self.conditions[row]
         if conditions is None:
             return False
         tick = inst - row * ticks
