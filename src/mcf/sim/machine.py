@@ -6,6 +6,7 @@ fetched ahead; then to the lower instance, which is the order of rows (at a send
 of the send, else of the receive).
 """
 
+from array import array
 from heapq import heappop, heappush
 from typing import NoReturn
 
@@ -13,17 +14,16 @@ from mcf.errors import RunError
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import COMPUTE, NIC, RECV, SEND
 from mcf.sim.network import Network
-from mcf.sim.program import MemoryEvent, Program
+from mcf.sim.program import Program
 from mcf.sim.reduce import Reduction
 from mcf.sim.transfers import DONE, ENTER, PASSED, Event, Transfers
 
 LEDGER = 2  # the third walker of a node, beside its lanes COMPUTE and NIC
 WALKERS = 3
-Sample = tuple[float, int, MemoryEvent]
 
 
 class Machine:
-    """One run: `start` and `end` per instance, `samples` (time, node, memory event), `transfers.hops`."""
+    """One run: `start` and `end` per instance, `samples` of memory, `transfers.hops`."""
 
     def __init__(
         self, sched: Schedule, network: Network, seconds: list[float], num_ticks: int, *, merges: bool = False
@@ -44,7 +44,9 @@ class Machine:
         self.busy = [False for _ in nodes]
         self.memory = [self.program.memory(n) for n in nodes]
         self.next_memory = [0 for _ in nodes]
-        self.samples: list[Sample] = []
+        self.samples = array(
+            "d"
+        )  # time, node, row, 1 for memory that it takes and -1 for what it gives back; and so on
         self.waiting: dict[int, list[int]] = {}  # what has to happen -> walkers that then look again
         self.awake: list[int] = [WALKERS * n + walker for n in nodes for walker in (COMPUTE, NIC, LEDGER)]
 
@@ -156,7 +158,7 @@ class Machine:
         """Take and give back memory in list order; a give waits for the last use."""
         events, at, waiting, samples = self.memory[node], self.next_memory[node], self.waiting, self.samples
         while at < len(events):
-            _, inst, is_take, needs, runs = event = events[at]
+            row, inst, is_take, needs, runs = events[at]
             if is_take:
                 self.granted[inst] = 1
                 grant = inst + len(self.ended)
@@ -164,7 +166,7 @@ class Machine:
                     self.awake += waiting.pop(grant)
             elif self._is_in_use(needs, runs, WALKERS * node + LEDGER):
                 break
-            samples.append((now, node, event))
+            samples.extend((now, node, row, 1 if is_take else -1))
             at += 1
         self.next_memory[node] = at
 
