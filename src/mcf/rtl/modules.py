@@ -8,8 +8,10 @@ from typing import Any
 
 from mcf.errors import UnknownNameError
 
+NODE = "node"  # the module that joins the others
 # name -> package.module:Class; a class without arguments has the node's sizes. In order of the flow.
 MODULES: Mapping[str, str] = {
+    "router": "mcf.rtl.hdl.router:Router",
     "packetizer": "mcf.rtl.hdl.packetizer:Packetizer",
     "a2a": "mcf.rtl.hdl.a2a:AllToAll",
     "dispatch": "mcf.rtl.hdl.dispatch:Dispatch",
