@@ -3,6 +3,7 @@
 The CRC is left out: a word that the channel damages says so itself. It may lose, damage and double any word.
 """
 
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -70,9 +71,9 @@ class LinkBench(Bench):
         taken = Signal(seq_bits(DEPTH))
         m.d.sync += taken.eq(taken + (b.delivered.valid & b.delivered.ready))
         chain = [b.places, a.limit, a.high, b.expected, taken]
-        for later, earlier in zip(chain, chain[1:], strict=False):
+        for later, earlier in pairwise(chain):
             always(m, (later - earlier)[: len(taken)] <= DEPTH)
-        total = sum(((x - y)[: len(taken)] for x, y in zip(chain, chain[1:], strict=False)), Const(0, 1))
+        total = sum(((x - y)[: len(taken)] for x, y in pairwise(chain)), Const(0, 1))
         always(m, total == DEPTH)
 
 

@@ -35,7 +35,7 @@ class ReduceBench(Bench):
 
     def build(self, m: Module) -> None:
         """Free packets, free set-ups, a free reader; for `prompt` one that is always willing, and an end of packets."""
-        parts = {"ReduceFront": self.front, "ReduceEmit": self.emit, "ReduceLanes": NoNumbers}
+        parts: dict[str, Any] = {"ReduceFront": self.front, "ReduceEmit": self.emit, "ReduceLanes": NoNumbers}
         with patch.multiple(reduce, **parts), patch.object(reduce_emit, "QUEUE_BEATS", QUEUE_BEATS):
             dut = self.dut = place(m, "dut", Reduce(slots=SLOTS, beats=BEATS))
         header = Meta.const({"reduce_op": ReduceOp.MERGE, "len": BEATS + 1})

@@ -55,7 +55,7 @@ class Allocator(wiring.Component):
             m.d.comb += has_room[port].eq(~(self.wanted[port] & ~self.room).any())
             m.d.comb += is_free[port].eq(~(self.wanted[port] & self.reserved).any())
         stays = (turn & self.waiting & has_room).any()
-        m.d.comb += kept.eq(Mux(stays, turn_wants, 0))
+        m.d.sync += kept.eq(Mux(stays, turn_wants, 0))  # a cycle late, which only delays a turn
         for port in Port:
             mine = turn[port] | ~(self.wanted[port] & kept).any()
             m.d.comb += fits[port].eq(self.waiting[port] & has_room[port] & is_free[port] & mine)

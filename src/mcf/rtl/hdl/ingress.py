@@ -65,11 +65,9 @@ class Ingress(wiring.Component):
         m.submodules.ram = ram = Memory(shape=Beat, depth=self.slack, init=[])
         write, read = ram.write_port(), ram.read_port(domain="comb")
         put, taken = Signal(range(2 * self.slack)), Signal(range(2 * self.slack))
-        level = Signal(range(self.slack + 1))
         at_header, held, enters = Signal(init=1), Signal(), Signal()
         m.d.comb += [
-            level.eq(put - taken),
-            self.input.ready.eq((level != self.slack) & ~(at_header & held)),
+            self.input.ready.eq(((put ^ taken) != self.slack) & ~(at_header & held)),
             enters.eq(self.input.valid & self.input.ready),
             write.en.eq(enters),
             write.addr.eq(put),

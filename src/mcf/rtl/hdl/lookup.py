@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from mcf.rtl.entry import ENTRY_BITS, NUM_PORTS, Port
 from mcf.rtl.hdl.meta import Meta, header_crc
+from mcf.rtl.hdl.select import pick
 from mcf.schedule.wire import VERSION
 
 Entry = data.StructLayout(ENTRY_BITS)
@@ -40,10 +41,7 @@ class Lookup(wiring.Component):
         m = Module()
         chosen, route = Signal(Meta), Signal(range(self.routes))
         m.d.comb += self.taken.eq(self.waiting & (~self.waiting + 1))
-        with m.Switch(self.waiting):
-            for port in Port:
-                with m.Case("-" * (NUM_PORTS - 1 - port) + "1" + "0" * port):
-                    m.d.comb += chosen.eq(self.headers[port])
+        m.d.comb += chosen.eq(pick(m, list(self.taken), [header.as_value() for header in self.headers]))
         m.d.comb += route.eq(chosen.route_id)
         header, inside = Signal(Meta), Signal()
         m.d.sync += [header.eq(chosen), inside.eq(chosen.route_id < self.routes), self.done.eq(self.taken)]

@@ -10,6 +10,7 @@ from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.hdl.fifo import BeatFifo
 from mcf.rtl.hdl.ingress import Ingress
 from mcf.rtl.hdl.lookup import Entry, Lookup
+from mcf.rtl.hdl.select import pick
 
 Drops = data.StructLayout({"header": 3, "route": 3, "port": 3, "length": 3})
 
@@ -91,13 +92,16 @@ class Router(wiring.Component):
     def _crossbar(self, m: Module, port: Port, ways_in: list[Ingress], queue: BeatFifo) -> None:
         """Route no beat back to the neighbour it came from: four sources are one LUT per bit."""
         sources = [way for other, way in zip(Port, ways_in, strict=True) if other != port or port == Port.LOCAL]
-        with m.Switch(Cat(way.dest[port] for way in sources)):
-            for number, way in enumerate(sources):
-                with m.Case(1 << number):
-                    m.d.comb += [queue.w_en.eq(1), queue.w_beat.eq(way.beat), queue.w_abort.eq(way.abort)]
+        chosen = [way.dest[port] for way in sources]
+        words = [Cat(way.beat, way.abort) for way in sources]
+        m.d.comb += [
+            queue.w_en.eq(Cat(chosen).any()),
+            Cat(queue.w_beat, queue.w_abort).eq(pick(m, chosen, words)),
+        ]
 
     def _count(self, m: Module, ways_in: list[Ingress], queues: list[BeatFifo], lookup: Lookup) -> None:
-        found = lookup.dropped
+        found = Signal.like(lookup.dropped)
+        m.d.sync += found.eq(lookup.dropped)
         damaged = sum((way.damaged for way in ways_in), found.length)
         m.d.sync += [
             self.dropped.header.eq(found.header),
