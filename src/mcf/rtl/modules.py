@@ -8,6 +8,7 @@ from typing import Any
 
 from mcf.errors import UnknownNameError
 
+NODE = "node"  # the module that joins the others
 # name -> package.module:Class; a class without arguments has the node's sizes. In order of the flow.
 MODULES: Mapping[str, str] = {
     "router": "mcf.rtl.hdl.router:Router",
