@@ -43,7 +43,7 @@ def parse_cluster(text: str, file: str) -> Cluster:
 
 
 def _whole(table: Table) -> Cluster:
-    table.check_keys(("cluster",))
+    table.check_keys(("cluster", "profile"))  # how fast its nodes are is read by `mcf.sim.load_profile`
     found = table.table("cluster")
     if found is None:
         raise UserError(f"missing table [cluster] in {table.file}: expected topology and nodes; add it")
