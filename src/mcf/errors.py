@@ -5,6 +5,7 @@
     |  |- UnitError               a quantity that cannot be parsed
     |  |- UnknownNameError        an unknown policy, preset or topology; "did you mean"
     |  |- PlugInError             a policy or topology of another package that cannot be loaded, or fails
+    |  |- ToolError               a tool that is missing, or of another version than expected
     |  |- ModelError              a model file or folder that cannot be used
     |  |- PromptError             an empty prompt, or one longer than the model's window
     |  |- InfeasibleError         a budget that cannot hold the plan; carries `missing_bytes`
@@ -57,6 +58,10 @@ class UnknownNameError(UserError):
 
 class PlugInError(UserError):
     """A policy or topology of another package that cannot be loaded, fails, or returns something else."""
+
+
+class ToolError(UserError):
+    """A tool that is missing, or of another version than expected."""
 
 
 class ModelError(UserError):

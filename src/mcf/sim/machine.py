@@ -2,7 +2,8 @@
 
 Events are (time, rank, instance): ties go first to what ends, then to what has passed a line, then to requests for a
 link or a sender's port, then for a receiver's port; among requests to what the running layer needs before what is
-fetched ahead; then to the lower instance, which is the order of rows.
+fetched ahead; then to the lower instance, which is the order of rows (at a sender's port
+of the send, else of the receive).
 """
 
 from heapq import heappop, heappush

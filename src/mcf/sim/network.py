@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from mcf.cluster import SWITCH, Cluster, Topology
 from mcf.errors import UserError
 from mcf.schedule import Schedule
+from mcf.sim.fold import Turn
 from mcf.sim.profile import Profile
 
 Link = tuple[int, int]
@@ -85,11 +86,13 @@ class Line:
 
 
 class Network:
-    """The lines of a cluster, made when they are first used."""
+    """The lines of a cluster, made when they are first used; with a turn, node 0's stand for everybody's."""
 
-    def __init__(self, cluster: Cluster, profile: Profile, changes: Iterable[LinkChange] = ()) -> None:
+    def __init__(
+        self, cluster: Cluster, profile: Profile, changes: Iterable[LinkChange] = (), turn: Turn | None = None
+    ) -> None:
         self.has_ports = cluster.topology.is_switch
-        self.cluster, self.profile = cluster, profile
+        self.cluster, self.profile, self.turn = cluster, profile, turn
         self._pairs: dict[Link, tuple[float, float]] | None = {} if self.has_ports and profile.links else None
         self.lines: list[Line] = []
         self._known: dict[Link, Line] = {}
@@ -103,6 +106,8 @@ class Network:
     def line(self, a: int, b: int) -> Line:
         """The line of a link or of a port."""
         known = self._known.get((a, b))
+        if known is None and self.turn is not None and self.turn.line((a, b)) != (a, b):
+            known = self._known[a, b] = self.line(*self.turn.line((a, b)))
         if known is None:
             rate, latency = speed(self.cluster, self.profile, (a, b))
             known = Line(len(self.lines), (a, b), 1 / rate, latency, self._changes.get((a, b), []))

@@ -20,21 +20,26 @@ def to_trace(machine: Machine, meta: dict[str, str | int | float | bool]) -> Tra
     return Trace(events=events[order], memory=_memory(sched, machine), meta=dict(meta))
 
 
-def multicast_rate(sched: Schedule, trace: Trace) -> float:
-    """Median rate in bytes/s at which a chunk's new block reaches all of its receivers, over blocks and layers."""
+def multicast_rate(sched: Schedule, trace: Trace, *, folded: bool = False) -> float:
+    """Median rate in bytes/s at which a chunk's new block reaches all of its receivers, over blocks and layers.
+
+    Where one node stands for all, hops of all makers' blocks are those of one maker's, renamed.
+    """
     e = trace.events[trace.events["purpose"] == NEW_KV]
     if not len(e):
         return 0.0
     steps = sched.steps[e["row"]]
-    names = ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")
-    keys = np.stack([e["layer"], e["chunk"], *(steps[name] for name in names)], 1)
-    _, block = np.unique(keys, axis=0, return_inverse=True)
+    sets = [steps[name] for name in ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")]
+    if folded:
+        sets[2:4] = [sets[3] - sets[2]]
+    keys = np.ascontiguousarray(np.stack([e["layer"], e["chunk"], *sets], 1).astype("<i4"))
+    _, block = np.unique(keys.view(f"V{keys.itemsize * keys.shape[1]}").reshape(-1), return_inverse=True)
     num = int(block.max()) + 1
     first, last = np.full(num, np.inf), np.zeros(num)
-    np.minimum.at(first, block.reshape(-1), e["t_start"])
-    np.maximum.at(last, block.reshape(-1), e["t_end"])
+    np.minimum.at(first, block, e["t_start"])
+    np.maximum.at(last, block, e["t_end"])
     size = np.zeros(num)
-    size[block.reshape(-1)] = e["payload_bytes"]
+    size[block] = e["payload_bytes"]
     took = last - first
     return float(np.median(size[took > 0] / took[took > 0])) if (took > 0).any() else 0.0
 

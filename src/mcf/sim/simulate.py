@@ -6,15 +6,16 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mcf.cluster import SWITCH, Cluster
+from mcf.cluster import Cluster
 from mcf.errors import UserError
 from mcf.model import ModelShape
 from mcf.schedule import Schedule
 from mcf.schedule.schedule import Array
 from mcf.schedule.steps import MERGE, PREFILL, PURPOSE_NAMES
 from mcf.sim.cost import head_seconds, row_seconds
+from mcf.sim.fold import find_fold
 from mcf.sim.machine import Machine
-from mcf.sim.network import LinkChange, Network, used_cluster
+from mcf.sim.network import Line, LinkChange, Network, used_cluster
 from mcf.sim.profile import Profile
 from mcf.sim.record import multicast_rate, to_trace
 from mcf.sim.result import SimResult
@@ -33,6 +34,7 @@ def simulate(
     slowdown: Sequence[float] | None = None,
     changes: Sequence[LinkChange] = (),
     merges: bool = False,
+    fold: bool = True,
 ) -> SimResult:
     """Time the prefill of a schedule that `verify` has passed, on the nodes of a profile and the links of a cluster.
 
@@ -40,8 +42,9 @@ def simulate(
     before the last, chunk by chunk and node by node. None simulates all. `cluster` gives links speeds of their own,
     where it knows them; without it all have the profile's. It may have links that the schedule's topology leaves out.
     `slowdown` [N]: how many times longer each node computes than the profile says (None: 1 for all).
-    `changes`: links that become slow or die. `merges`: states merge inside the network (`sim.reduce`). Decode rows are
-    left out: see `decode_s`. The same arguments give the same result.
+    `changes`: links that become slow or die. `merges`: states merge inside the network (`sim.reduce`). `fold`:
+    where all nodes do the same (`sim.fold` checks that), one is simulated for all; the times are the same to the last
+    bit. Decode rows are left out: see `decode_s`. The same arguments give the same result.
     Raises UserError for a shape or a cluster that is not the schedule's, for too few layers, for a slowdown below 1,
     and for links that change in a time that is extrapolated; RunError when a payload waits for a dead link.
     """
@@ -52,22 +55,27 @@ def simulate(
         raise UserError(
             f"got links that change while {ticks} of {num_layers} layers are simulated: simulate all layers"
         )
-    network = Network(used_cluster(schedule, cluster), profile, changes)
+    used = used_cluster(schedule, cluster)
     slow = _slowdown(slowdown, schedule.meta.num_nodes)[schedule.steps["node"]]
-    seconds = (row_seconds(schedule, shape, profile) * slow).tolist()
+    seconds = row_seconds(schedule, shape, profile) * slow
+    found = find_fold(schedule, seconds, used, profile) if fold and not merges and not changes else None
+    sched, seconds = (schedule, seconds) if found is None else (found.schedule, found.seconds)
+    network = Network(used, profile, changes, None if found is None else found.turn)
     with _without_garbage_collection():
-        machine = Machine(schedule, network, seconds, ticks, merges=merges)
+        machine = Machine(sched, network, seconds.tolist(), ticks, merges=merges)
         machine.run()
         trace = to_trace(machine, _meta(schedule, profile, ticks))
-    finish = _finish(schedule, machine, trace, num_layers)
+    finish = _finish(sched, machine, trace, num_layers)
+    finish = finish if found is None else np.full_like(finish, finish[0])
+    busy = network.busy if found is None else found.link_busy(network.busy)
     return SimResult(
-        trace=trace,
+        recorded=trace,
+        fold=found,
         ttft_s=float(finish.max()) + head_seconds(shape, profile),
         finish_s=tuple(finish.tolist()),
-        link_busy_s={link: busy * num_layers / ticks for link, busy in sorted(network.busy.items())},
-        link_bytes=_scaled(trace.bytes_per_link_and_purpose(), num_layers, ticks),
-        traffic=_traffic(trace, num_layers, ticks),
-        multicast_bytes_s=multicast_rate(schedule, trace),
+        link_busy_s={link: taken * num_layers / ticks for link, taken in sorted(busy.items())},
+        traffic=_traffic(trace, num_layers, ticks, 1 if found is None else schedule.meta.num_nodes),
+        multicast_bytes_s=multicast_rate(sched, trace, folded=found is not None),
         num_layers=num_layers,
         simulated_layers=ticks,
     )
@@ -145,21 +153,18 @@ def _crowded(machine: Machine, trace: Trace) -> Array:
     """
     meta, network = machine.program.sched.meta, machine.network
     moved = trace.events[trace.events["payload_bytes"] > 0]
-    crossed: dict[tuple[int, int, int], float] = {}
+    crossed: dict[tuple[int, Line], float] = {}
     names = ("chunk", "node", "peer", "payload_bytes")
     for chunk, a, b, num_bytes in zip(*(moved[name].tolist() for name in names), strict=True):
-        key = chunk, SWITCH if network.has_ports else a, b
-        crossed[key] = crossed.get(key, 0.0) + (network.into(a, b, num_bytes)[1] if network.has_ports else num_bytes)
+        line, size = network.into(a, b, num_bytes)[:2] if network.has_ports else (network.line(a, b), num_bytes)
+        crossed[chunk, line] = crossed.get((chunk, line), 0.0) + size
     out = np.zeros((meta.num_chunks, meta.num_nodes))
-    for (chunk, a, b), num_bytes in crossed.items():
-        out[chunk, b] = max(out[chunk, b], network.line(a, b).took(num_bytes, 0.0))
+    for (chunk, line), num_bytes in crossed.items():
+        b = line.link[1]
+        out[chunk, b] = max(out[chunk, b], line.took(num_bytes, 0.0))
     return out
 
 
-def _scaled(counts: dict[tuple[int, int, str], int], num_layers: int, ticks: int) -> dict[tuple[int, int, str], int]:
-    return {key: total // ticks * num_layers for key, total in counts.items()}
-
-
-def _traffic(trace: Trace, num_layers: int, ticks: int) -> dict[str, int]:
+def _traffic(trace: Trace, num_layers: int, ticks: int, copies: int) -> dict[str, int]:
     totals = trace.bytes_by_purpose(PREFILL)
-    return {name: totals[name] // ticks * num_layers for name in PURPOSE_NAMES.values()}
+    return {name: totals[name] * copies // ticks * num_layers for name in PURPOSE_NAMES.values()}

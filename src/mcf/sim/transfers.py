@@ -7,7 +7,9 @@ from heapq import heappush
 import numpy as np
 
 from mcf.cluster import SWITCH
+from mcf.schedule.schedule import Array
 from mcf.schedule.steps import DECODE, RECV
+from mcf.sim.fold import Turn
 from mcf.sim.network import Job, Line, Network
 from mcf.sim.program import Program
 from mcf.sim.reduce import Reduction
@@ -24,6 +26,7 @@ class Transfers:
         self, program: Program, network: Network, heap: list[Event], reduction: Reduction | None = None
     ) -> None:
         self.program, self.network, self.heap, self.ticks = program, network, heap, program.num_ticks
+        self.turn: Turn | None = network.turn
         self.reduction = reduction
         steps = program.sched.steps
         self.ref: list[int] = steps["ref"].tolist()
@@ -34,21 +37,34 @@ class Transfers:
         self.posted, self.offered = (bytearray(len(steps) * self.ticks) for _ in range(2))
         self.way: dict[int, tuple[tuple[int, int], ...]] = {}  # links that a receive's payload crosses
         self.children: dict[tuple[int, int], list[int]] = {}  # receives of a send that a node serves
+        self.at = self._places(steps["node"], steps["dst"], steps["kind"] == RECV)
+        self.into: dict[int, dict[int, tuple[int, int]]] = {}  # by route: the link into each node
         counts = np.zeros(len(steps), dtype=np.int64)
         for recv in np.flatnonzero((steps["kind"] == RECV) & (steps["stage"] != DECODE)).tolist():
-            self._add_delivery(recv, program.node[recv])
+            self._add_delivery(recv)
             counts[self.ref[recv]] += 1
         self.undelivered: list[int] = np.repeat(counts, self.ticks).tolist()
+        self.asking: dict[tuple[float, int], list[int]] = {}  # who asks for a sender's port: by time, for a send
         self.place: dict[int, int] = {}  # links that a delivery over several links has crossed
         self.port: dict[tuple[int, int], tuple[float, float]] = {}  # when a payload has its sender's port: from, to
         self.pending: dict[tuple[int, int], list[int]] = {}  # deliveries that wait for that
         self.unsent: dict[tuple[int, int], list[tuple[int, float]]] = {}  # received but for what is not sent yet
 
-    def _add_delivery(self, recv: int, node: int) -> None:
+    def _places(self, node: Array, sender: Array, is_recv: Array) -> list[int]:
+        """[R] the node that a row is on; of a receive, as its sender sees it where one node stands for all."""
+        if self.turn is None:
+            return node.tolist()  # type: ignore[no-any-return]
+        return np.where(is_recv, self.turn.back(sender, node), node).tolist()  # type: ignore[no-any-return]
+
+    def _add_delivery(self, recv: int) -> None:
         ref = self.ref[recv]
         dst, route = self.program.dst[ref], self.program.route[ref]
-        links = self.program.sched.routes[route] if route >= 0 else ((self.program.node[ref], dst),)
-        self.way[recv] = links if dst >= 0 else tuple(edge for edge in links if edge[1] == node)
+        if dst >= 0:
+            self.way[recv] = self.program.sched.routes[route] if route >= 0 else ((self.program.node[ref], dst),)
+        else:
+            if route not in self.into:
+                self.into[route] = {edge[1]: edge for edge in self.program.sched.routes[route]}
+            self.way[recv] = (self.into[route][self.at[recv]],)
         self.children.setdefault((ref, self.way[recv][0][0]), []).append(recv)
 
     def post(self, inst: int, now: float) -> None:
@@ -65,7 +81,7 @@ class Transfers:
         """A delivery has ended; returns its send's instance when that was the last one, else -1."""
         recv, tick = divmod(inst, self.ticks)
         send = self.ref[recv] * self.ticks + tick
-        self._offer(send, self.program.node[recv], now)
+        self._offer(send, self.at[recv], now)
         self.undelivered[send] -= 1
         return -1 if self.undelivered[send] else send
 
@@ -80,7 +96,10 @@ class Transfers:
     # --- requests ---
 
     def _request(self, inst: int, now: float) -> None:
-        """Ask for the next link; what is fetched ahead ranks behind at equal times."""
+        """Ask for the next link; what is fetched ahead ranks behind at equal times.
+
+        At a sender's port a payload's number is its send's: the order of the sender's own list.
+        """
         recv, tick = divmod(inst, self.ticks)
         late = self.late[recv]
         if self.network.has_ports:
@@ -92,10 +111,18 @@ class Transfers:
             waiting.append(inst)
             if len(waiting) > 1:
                 return
+            self._ask(key[0], inst, now)
+            return
         heappush(self.heap, (now, LEAVE + late, inst))
 
-    def leave(self, inst: int, now: float) -> None:
+    def _ask(self, send: int, inst: int, now: float) -> None:
+        """Ask for a sender's port."""
+        self.asking.setdefault((now, send), []).append(inst)
+        heappush(self.heap, (now, LEAVE + self.late[inst // self.ticks], send))
+
+    def leave(self, number: int, now: float) -> None:
         """A payload's turn to ask for a link, or for its sender's port."""
+        inst = self.asking[now, number].pop(0) if self.network.has_ports else number
         recv, tick = divmod(inst, self.ticks)
         way = self.way[recv]
         a, b = way[0] if len(way) == 1 else way[self.place.get(inst, 0)]
@@ -216,6 +243,8 @@ class Transfers:
                 heappush(self.heap, (end, DONE, inst))
                 continue
             self.place[inst] = place + 1
-            heappush(self.heap, (end, LEAVE + self.late[recv], inst))
             if self.network.has_ports:
                 self.pending[self._key(inst)] = [inst]
+                self._ask(self._key(inst)[0], inst, end)
+            else:
+                heappush(self.heap, (end, LEAVE + self.late[recv], inst))

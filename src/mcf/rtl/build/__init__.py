@@ -1,0 +1,1 @@
+"""Drivers of the tools: Verilog, resource counts, logic levels, place and route."""

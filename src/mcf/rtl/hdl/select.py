@@ -1,0 +1,25 @@
+"""Choosing one of several words by one-hot signals, in as few LUTs as the words allow."""
+
+from collections.abc import Sequence
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
+
+
+def pick(m: Module, chosen: Sequence[Value], words: Sequence[Value]) -> Value:
+    """The word whose signal in `chosen` is 1; any word where none is. At most one of them may be 1.
+
+    A number is decoded first: four words then take one LUT of six inputs per bit, not two.
+    """
+    bits = (len(words) - 1).bit_length()
+    number = Signal(bits)
+    m.d.comb += number.eq(Cat(Cat(chosen[i] for i in range(len(words)) if i >> bit & 1).any() for bit in range(bits)))
+    return _tree(list(number), list(words))
+
+
+def _tree(number: list[Value], words: list[Value]) -> Value:
+    if len(words) == 1:
+        return words[0]
+    half = 1 << (len(number) - 1)
+    if len(words) <= half:
+        return _tree(number[:-1], words)
+    return Mux(number[-1], _tree(number[:-1], words[half:]), _tree(number[:-1], words[:half]))

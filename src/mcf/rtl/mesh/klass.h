@@ -1,0 +1,89 @@
+// What every generated class shares: copying words to and from ports, one clock cycle, waveforms.
+#pragma once
+#include <cstring>
+#include <string>
+
+#include <cxxrtl/cxxrtl.h>
+#ifdef MCF_WAVEFORM
+#include <cxxrtl/cxxrtl_vcd.h>
+#endif
+
+#include "mesh.h"
+
+template <size_t Bits>
+static inline void load(cxxrtl::value<Bits> &port, const uint32_t *words) {
+    for (size_t i = 0; i < port.chunks; i++)
+        port.data[i] = words[i];
+    if constexpr (Bits % 32 != 0)
+        port.data[port.chunks - 1] &= (1u << (Bits % 32)) - 1;
+}
+
+template <size_t Bits>
+static inline void load(cxxrtl::wire<Bits> &port, const uint32_t *words) {
+    load(port.next, words);
+}
+
+template <size_t Bits>
+static inline void store(const cxxrtl::value<Bits> &port, uint32_t *words) {
+    for (size_t i = 0; i < port.chunks; i++)
+        words[i] = port.data[i];
+}
+
+template <size_t Bits>
+static inline void store(const cxxrtl::wire<Bits> &port, uint32_t *words) {
+    store(port.curr, words);
+}
+
+template <class Top>
+static inline bool settle(Top &top) {
+    bool changed = false, converged;
+    do {
+        converged = top.eval();
+        changed |= top.commit();
+    } while (!converged);
+    return changed;
+}
+
+// A rising edge, then the falling one: only after that are outputs that are logic on registers up to date.
+template <class Top>
+static inline bool clock_cycle(Top &top) {
+    top.p_clk.set(true);
+    bool changed = settle(top);
+    top.p_clk.set(false);
+    return settle(top) | changed;
+}
+
+#ifdef MCF_WAVEFORM
+struct Waveform {
+    cxxrtl::vcd_writer writer;
+};
+
+template <class Top>
+static void *open_waveform(void **tops, const char **names, int num_tops) {
+    auto *out = new Waveform;
+    out->writer.timescale(5, "ns");
+    for (int i = 0; i < num_tops; i++) {
+        cxxrtl::debug_items items;
+        static_cast<Top *>(tops[i])->debug_info(&items, nullptr, std::string(names[i]) + " ");
+        out->writer.add(items);
+    }
+    return out;
+}
+
+static void sample_waveform(void *waveform, uint64_t cycle) {
+    static_cast<Waveform *>(waveform)->writer.sample(cycle);
+}
+
+static int64_t take_waveform(void *waveform, char *into, int64_t room) {
+    std::string &text = static_cast<Waveform *>(waveform)->writer.buffer;
+    int64_t size = std::min<int64_t>(room, text.size());
+    memcpy(into, text.data(), size);
+    text.erase(0, size);
+    return size;
+}
+
+static void close_waveform(void *waveform) { delete static_cast<Waveform *>(waveform); }
+#define MCF_WAVEFORM_CALLS(Top) open_waveform<Top>, sample_waveform, take_waveform, close_waveform
+#else
+#define MCF_WAVEFORM_CALLS(Top) nullptr, nullptr, nullptr, nullptr
+#endif

@@ -1,0 +1,262 @@
+"""The mesh's C++ as Python sees it: one object, called by names."""
+
+import ctypes
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcf.errors import UserError
+from mcf.rtl.build.cxxrtl import Library, compile_mesh
+from mcf.rtl.build.ports import Ports
+
+Array = NDArray[Any]
+STREAM_WORDS = 12
+RECORD = np.dtype([("first", "<u8"), ("last", "<u8"), ("header", "<u4", 4), ("link", "<u4"), ("num_beats", "<u4")])
+MANY_CYCLES = 1 << 62
+_ROOM = 4096
+_WAVEFORM_BYTES = 1 << 20
+_CHANCES = 256
+_FIRST_SEED = 0x9E3779B97F4A7C15
+
+
+class Stop(IntEnum):
+    """Why a run ended: all cycles done, nothing can move any more, or a sink took something."""
+
+    LIMIT = 0
+    QUIET = 1
+    WOKEN = 2
+
+
+class FaultKind(IntEnum):
+    """What can go wrong on a link: a bit flips, a word is lost or doubled, all words of some cycles are lost."""
+
+    FLIP = 0
+    DROP = 1
+    DOUBLE = 2
+    SILENCE = 3
+
+
+class LinkCounts(NamedTuple):
+    """Words that crossed a link; cycles in which one waited to; words lost to faults."""
+
+    moved: int
+    stalled: int
+    lost: int
+
+
+class _Counts(ctypes.Structure):
+    _fields_ = (("moved", ctypes.c_uint64), ("stalled", ctypes.c_uint64), ("lost", ctypes.c_uint64))
+
+
+class Mesh:
+    """Instances, links, sources and sinks. All numbers that its methods return name things for later calls."""
+
+    def __init__(self) -> None:
+        self._lib = _load(str(compile_mesh()))
+        self._mesh = self._lib.mesh_new()
+        self._classes: dict[Path, Any] = {}
+        self._ports: list[Ports] = []
+        self._seed = _FIRST_SEED
+
+    def __enter__(self) -> Self:
+        """Return the mesh itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Give everything back."""
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back; the mesh is of no use afterwards."""
+        if self._mesh:
+            self._lib.mesh_free(self._mesh)
+            self._mesh = None
+
+    # --- building ---
+
+    def instance(self, library: Library) -> int:
+        """Make one more instance of a compiled module; its number."""
+        if library.path not in self._classes:
+            loaded = ctypes.CDLL(str(library.path))
+            loaded.mcf_class.restype = ctypes.c_void_p
+            self._classes[library.path] = loaded.mcf_class()
+        self._ports.append(library.ports)
+        return int(self._lib.mesh_instance(self._mesh, self._classes[library.path]))
+
+    def link(
+        self, source: tuple[int, str], target: tuple[int, str], *, latency: int = 0, depth: int = 0, last_bit: int = -1
+    ) -> int:
+        """Wire an instance's output stream to another's input stream; the link's number.
+
+        `depth` 0 is a plain wire; else a word arrives `latency` cycles after it left (at least 1), and at most `depth`
+        are under way. `last_bit` of the payload ends a packet; -1: packets are not recorded.
+        """
+        if (depth == 0) != (latency == 0):
+            raise UserError(f"got a link of latency {latency} and depth {depth}: expected both 0 or both at least 1")
+        a, b = self._output(*source), self._input(*target)
+        return int(self._lib.mesh_link(self._mesh, source[0], a, target[0], b, latency, depth, last_bit))
+
+    def source(self, target: tuple[int, str], *, gap: float = 0.0) -> int:
+        """Feed an input stream from a queue that offers nothing with chance `gap` in a cycle; the source's number."""
+        at = target[0], self._input(*target)
+        return int(self._lib.mesh_source(self._mesh, *at, _chance(gap), self._next_seed()))
+
+    def sink(self, source: tuple[int, str], *, stall: float = 0.0, wakes: bool = True) -> int:
+        """Take what an output stream gives; `stall` is the chance that it does not in a cycle. The sink's number.
+
+        `wakes`: a run that waits to be woken ends when this sink takes something.
+        """
+        at = source[0], self._output(*source)
+        return int(self._lib.mesh_sink(self._mesh, *at, _chance(stall), self._next_seed(), int(wakes)))
+
+    def producer(self, node: int, *, requests: str, payload: str) -> int:
+        """Answer requests {address, beats} on one stream of a node with beats of memory on another; its number."""
+        at = self._output(node, requests), self._input(node, payload)
+        return int(self._lib.mesh_producer(self._mesh, node, *at))
+
+    def stall_link(self, link: int, chance: float) -> None:
+        """Let a link (not a plain wire) refuse words at random."""
+        self._lib.mesh_stall_link(self._mesh, link, _chance(chance), self._next_seed())
+
+    def fault(self, link: int, kind: FaultKind, at: int, arg: int = 0) -> None:
+        """Break something on a link (not a plain wire): on its word number `at`, or from cycle `at` (SILENCE)."""
+        self._lib.mesh_fault(self._mesh, link, kind, at, arg)
+
+    # --- running ---
+
+    def run(self, limit: int = MANY_CYCLES, *, wake: bool = False) -> Stop:
+        """Run for `limit` cycles, or until nothing can move, or with `wake` until a sink takes something."""
+        return Stop(self._lib.mesh_run(self._mesh, limit, int(wake)))
+
+    @property
+    def cycle(self) -> int:
+        """Cycles so far."""
+        return int(self._lib.mesh_cycle(self._mesh))
+
+    def push(self, source: int, words: Array) -> None:
+        """Queue payloads [n, words of 32 bits] at a source."""
+        values = np.ascontiguousarray(words, dtype=np.uint32)
+        assert values.ndim == 2, values.shape
+        assert values.shape[1] <= STREAM_WORDS, values.shape
+        self._lib.mesh_push(self._mesh, source, values.ctypes.data, len(values), values.shape[1])
+
+    def pending(self, source: int) -> int:
+        """Payloads that still wait at a source."""
+        return int(self._lib.mesh_pending(self._mesh, source))
+
+    def take(self, sink: int, num_words: int) -> tuple[Array, Array]:
+        """Return what a sink took since the last call: cycles [n], payloads [n, num_words]."""
+        count = int(self._lib.mesh_held(self._mesh, sink))
+        cycles, words = np.empty(count, np.uint64), np.empty((count, num_words), np.uint32)
+        self._lib.mesh_take(self._mesh, sink, cycles.ctypes.data, words.ctypes.data, num_words, count)
+        return cycles, words
+
+    def write_memory(self, producer: int, address: int, values: bytes) -> None:
+        """Write a producer's memory; it grows as needed."""
+        self._lib.mesh_memory(self._mesh, producer, address, values, len(values))
+
+    def refused(self, producer: int) -> int:
+        """Requests beyond a producer's memory, which it did not answer."""
+        return int(self._lib.mesh_refused(self._mesh, producer))
+
+    def poke(self, instance: int, name: str, value: int) -> None:
+        """Set an input signal that is no stream, from the next cycle on."""
+        at, num_words = self._ports[instance].places(is_input=True)[name]
+        words = np.frombuffer(value.to_bytes(4 * num_words, "little"), np.uint32)
+        self._lib.mesh_poke(self._mesh, instance, at, words.ctypes.data, num_words)
+
+    def peek(self, instance: int, name: str) -> int:
+        """Read an output signal that is no stream, as it is after the last cycle."""
+        at, num_words = self._ports[instance].places(is_input=False)[name]
+        words = np.empty(num_words, np.uint32)
+        self._lib.mesh_peek(self._mesh, instance, at, words.ctypes.data, num_words)
+        return int.from_bytes(words.tobytes(), "little")
+
+    def counts(self, link: int) -> LinkCounts:
+        """What crossed a link so far."""
+        out = _Counts()
+        self._lib.mesh_counts(self._mesh, link, ctypes.byref(out))
+        return LinkCounts(out.moved, out.stalled, out.lost)
+
+    def records(self) -> Array:
+        """Return the packets that crossed recorded links since the last call, as RECORD."""
+        parts = []
+        while True:
+            part = np.empty(_ROOM, RECORD)
+            count = int(self._lib.mesh_records(self._mesh, part.ctypes.data, _ROOM))
+            parts.append(part[:count])
+            if count < _ROOM:
+                return np.concatenate(parts)
+
+    # --- waveforms ---
+
+    def open_waveform(self, instances: Sequence[int], names: Sequence[str]) -> None:
+        """Sample all wires of instances of one module from now on; it must be compiled with `waveform`."""
+        numbers = (ctypes.c_int * len(instances))(*instances)
+        texts = (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
+        assert self._lib.mesh_open_waveform(self._mesh, numbers, texts, len(instances)), "compiled without waveform"
+
+    def take_waveform(self) -> bytes:
+        """Return what the waveform has grown by: text of a value change dump."""
+        parts = []
+        while True:
+            room = ctypes.create_string_buffer(_WAVEFORM_BYTES)
+            count = int(self._lib.mesh_take_waveform(self._mesh, room, _WAVEFORM_BYTES))
+            parts.append(room.raw[:count])
+            if count < _WAVEFORM_BYTES:
+                return b"".join(parts)
+
+    def _input(self, instance: int, name: str) -> int:
+        return [s.name for s in self._ports[instance].inputs].index(name)
+
+    def _output(self, instance: int, name: str) -> int:
+        return [s.name for s in self._ports[instance].outputs].index(name)
+
+    def _next_seed(self) -> int:
+        self._seed = (self._seed * 6364136223846793005 + 1442695040888963407) % 2**64 | 1
+        return self._seed
+
+
+def _chance(share: float) -> int:
+    return round(share * _CHANCES)
+
+
+_I, _U, _L, _P = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+_CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "mesh_new": (_P, ()),
+    "mesh_free": (None, (_P,)),
+    "mesh_instance": (_I, (_P, _P)),
+    "mesh_link": (_I, (_P, _I, _I, _I, _I, _U, _U, _I)),
+    "mesh_stall_link": (None, (_P, _I, _U, _L)),
+    "mesh_fault": (None, (_P, _I, _U, _L, _U)),
+    "mesh_source": (_I, (_P, _I, _I, _U, _L)),
+    "mesh_push": (None, (_P, _I, _P, ctypes.c_int64, _I)),
+    "mesh_pending": (ctypes.c_int64, (_P, _I)),
+    "mesh_sink": (_I, (_P, _I, _I, _U, _L, _I)),
+    "mesh_held": (ctypes.c_int64, (_P, _I)),
+    "mesh_take": (ctypes.c_int64, (_P, _I, _P, _P, _I, ctypes.c_int64)),
+    "mesh_producer": (_I, (_P, _I, _I, _I)),
+    "mesh_memory": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
+    "mesh_refused": (_L, (_P, _I)),
+    "mesh_poke": (None, (_P, _I, _I, _P, _I)),
+    "mesh_peek": (None, (_P, _I, _I, _P, _I)),
+    "mesh_counts": (None, (_P, _I, _P)),
+    "mesh_records": (ctypes.c_int64, (_P, _P, ctypes.c_int64)),
+    "mesh_cycle": (_L, (_P,)),
+    "mesh_run": (_I, (_P, _L, _I)),
+    "mesh_open_waveform": (_I, (_P, _P, _P, _I)),
+    "mesh_take_waveform": (ctypes.c_int64, (_P, _P, ctypes.c_int64)),
+}
+
+
+def _load(path: str) -> Any:
+    lib = ctypes.CDLL(path)
+    for name, (result, arguments) in _CALLS.items():
+        call = getattr(lib, name)
+        call.restype, call.argtypes = result, arguments
+    return lib

@@ -1,0 +1,464 @@
+// A mesh: instances of compiled modules, links between their streams, sources and sinks at the ends.
+//
+// One cycle: exchange (what every stream offers and takes, from what the modules last put out), transfer (what crosses
+// at this edge), tick (every module). All outputs of a module are functions of its registers, so the order of modules
+// does not matter, and a module whose registers and inputs did not change is not run: nothing in it would change.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "mesh.h"
+
+namespace {
+
+using Words = uint32_t[STREAM_WORDS];
+
+struct Item {
+    uint64_t cycle;
+    Words words;
+};
+
+// xorshift64*: which cycles an end stalls in; tests repeat it in Python.
+struct Random {
+    uint64_t state = 1;
+    uint32_t chance = 0;  // of 256
+
+    bool hit() {
+        if (chance == 0)
+            return false;
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        return (state * 2685821657736338717ull) >> 56 < chance;
+    }
+};
+
+struct Instance {
+    const Klass *klass;
+    void *top;
+    std::vector<Stream> inputs, outputs;
+    std::vector<uint32_t> signals_in, signals_out;
+    bool awake = true;
+
+    Instance(const Klass *k)
+        : klass(k), top(k->make()), inputs(k->num_inputs), outputs(k->num_outputs), signals_in(k->num_words_in + 1),
+          signals_out(k->num_words_out + 1) {}
+    Instance(const Instance &) = delete;
+    ~Instance() { klass->drop(top); }
+
+    void drive(int port, bool valid, const uint32_t *words) {
+        Stream &s = inputs[port];
+        if (s.valid == (valid ? 1u : 0u) && (!valid || memcmp(s.words, words, sizeof(Words)) == 0))
+            return;
+        s.valid = valid;
+        if (valid)
+            memcpy(s.words, words, sizeof(Words));
+        awake = true;
+    }
+
+    void accept(int port, bool ready) {
+        if (outputs[port].ready == (ready ? 1u : 0u))
+            return;
+        outputs[port].ready = ready;
+        awake = true;
+    }
+
+    void tick() {
+        if (awake)
+            awake = klass->tick(top, inputs.data(), outputs.data(), signals_in.data(), signals_out.data());
+    }
+};
+
+enum FaultKind { FLIP, DROP, DOUBLE, SILENCE };
+
+// What goes wrong on a link. `at` counts the words that entered it (SILENCE: cycles); FLIP changes bit `arg`, SILENCE
+// loses everything for `arg` cycles.
+struct Fault {
+    uint64_t at;
+    uint32_t kind, arg;
+};
+
+struct LinkCounts {
+    uint64_t moved, stalled, lost;
+};
+
+struct Record {  // one packet that crossed a link
+    uint64_t first, last;
+    uint32_t header[4];
+    uint32_t link, num_beats;
+};
+
+struct Link {
+    Instance *from, *to;
+    int from_port, to_port;
+    uint32_t latency, depth;
+    int last_bit;  // of the payload: ends a packet; -1: not packets, nothing is recorded
+    Random stall;
+    std::vector<Fault> faults;
+    std::deque<Item> pipe;
+    LinkCounts counts{};
+    uint64_t entered = 0;
+    bool in_packet = false;
+    Record open{};
+    bool blocked = false;
+
+    bool is_direct() const { return depth == 0; }
+};
+
+struct Source {
+    Instance *to;
+    int port;
+    Random gap;
+    std::deque<Item> queue;
+    bool offered = false;
+};
+
+struct Sink {
+    Instance *from;
+    int port;
+    Random stall;
+    std::deque<Item> log;
+    bool wakes = true;
+};
+
+// Answers requests {address, beats} on one stream with that many 128-bit beats of memory on another.
+struct Producer {
+    Instance *node;
+    int request_port, payload_port;
+    std::vector<uint8_t> memory;
+    uint64_t address = 0;
+    uint32_t left = 0;
+    uint32_t total = 0;
+    uint64_t refused = 0;
+};
+
+struct Mesh {
+    std::vector<std::unique_ptr<Instance>> instances;
+    std::vector<std::unique_ptr<Link>> links;
+    std::vector<std::unique_ptr<Source>> sources;
+    std::vector<std::unique_ptr<Sink>> sinks;
+    std::vector<std::unique_ptr<Producer>> producers;
+    std::vector<Record> records;
+    uint64_t cycle = 0;
+    void *waveform = nullptr;
+    const Klass *waveform_klass = nullptr;
+    bool woken = false;
+
+    bool has_work() const;
+    void exchange();
+    void transfer();
+    void step();
+};
+
+bool bit_of(const uint32_t *words, int bit) { return words[bit / 32] >> (bit % 32) & 1; }
+
+const Fault *fault_at(const Link &link, uint32_t kind, uint64_t at) {
+    for (const Fault &fault : link.faults)
+        if (fault.kind == kind && fault.at == at)
+            return &fault;
+    return nullptr;
+}
+
+bool is_silent(const Link &link, uint64_t cycle) {
+    for (const Fault &fault : link.faults)
+        if (fault.kind == SILENCE && fault.at <= cycle && cycle < fault.at + fault.arg)
+            return true;
+    return false;
+}
+
+void exchange_link(Link &link, uint64_t cycle) {
+    Stream &out = link.from->outputs[link.from_port];
+    if (link.is_direct()) {
+        link.to->drive(link.to_port, out.valid, out.words);
+        link.from->accept(link.from_port, link.to->inputs[link.to_port].ready);
+        return;
+    }
+    bool has = !link.pipe.empty() && link.pipe.front().cycle + link.latency <= cycle;
+    link.to->drive(link.to_port, has, has ? link.pipe.front().words : out.words);
+    link.blocked = link.stall.hit();
+    link.from->accept(link.from_port, link.pipe.size() < link.depth && !link.blocked);
+}
+
+void record(Mesh &mesh, Link &link, uint32_t index, const uint32_t *words) {
+    if (link.last_bit < 0)
+        return;
+    if (!link.in_packet) {
+        link.open = Record{mesh.cycle, 0, {words[0], words[1], words[2], words[3]}, index, 0};
+        link.in_packet = true;
+    }
+    link.open.num_beats++;
+    if (bit_of(words, link.last_bit)) {
+        link.open.last = mesh.cycle + link.latency;
+        link.in_packet = false;
+        mesh.records.push_back(link.open);
+    }
+}
+
+void enter(Link &link, uint64_t cycle, const uint32_t *words) {
+    uint64_t at = link.entered++;
+    if (is_silent(link, cycle) || fault_at(link, DROP, at)) {
+        link.counts.lost++;
+        return;
+    }
+    Item item{cycle, {}};
+    memcpy(item.words, words, sizeof(Words));
+    if (const Fault *flip = fault_at(link, FLIP, at))
+        item.words[flip->arg / 32] ^= 1u << (flip->arg % 32);
+    link.pipe.push_back(item);
+    if (fault_at(link, DOUBLE, at))
+        link.pipe.push_back(item);
+}
+
+void transfer_link(Mesh &mesh, Link &link, uint32_t index) {
+    Stream &out = link.from->outputs[link.from_port];
+    Stream &in = link.to->inputs[link.to_port];
+    if (!link.is_direct() && in.valid && in.ready)
+        link.pipe.pop_front();
+    if (out.valid && out.ready) {
+        link.counts.moved++;
+        record(mesh, link, index, out.words);
+        if (!link.is_direct())
+            enter(link, mesh.cycle, out.words);
+    } else if (out.valid) {
+        link.counts.stalled++;
+    }
+}
+
+void exchange_producer(Producer &p) {
+    Words words{};
+    if (p.left) {
+        memcpy(words, p.memory.data() + p.address, 16);
+        words[4] = p.left == 1;
+    }
+    p.node->drive(p.payload_port, p.left > 0, words);
+    p.node->accept(p.request_port, p.left == 0);
+}
+
+void transfer_producer(Producer &p) {
+    Stream &in = p.node->inputs[p.payload_port];
+    Stream &out = p.node->outputs[p.request_port];
+    if (in.valid && in.ready) {
+        p.left--;
+        p.address += 16;
+    }
+    if (out.valid && out.ready) {
+        p.address = out.words[0] | uint64_t(out.words[1] & 0xff) << 32;
+        p.left = out.words[1] >> 8 & 0xffff;
+        if (p.address + 16ull * p.left > p.memory.size()) {
+            p.refused++;
+            p.left = 0;
+        }
+    }
+}
+
+void Mesh::exchange() {
+    for (auto &link : links)
+        exchange_link(*link, cycle);
+    for (auto &s : sources) {
+        if (!s->offered)
+            s->offered = !s->queue.empty() && !s->gap.hit();
+        static const Words nothing{};
+        s->to->drive(s->port, s->offered, s->offered ? s->queue.front().words : nothing);
+    }
+    for (auto &s : sinks)
+        s->from->accept(s->port, !s->stall.hit());
+    for (auto &p : producers)
+        exchange_producer(*p);
+}
+
+void Mesh::transfer() {
+    for (size_t i = 0; i < links.size(); i++)
+        transfer_link(*this, *links[i], i);
+    for (auto &s : sources)
+        if (s->offered && s->to->inputs[s->port].ready) {
+            s->queue.pop_front();
+            s->offered = false;
+        }
+    for (auto &s : sinks) {
+        Stream &out = s->from->outputs[s->port];
+        if (!out.valid || !out.ready)
+            continue;
+        Item item{cycle, {}};
+        memcpy(item.words, out.words, sizeof(Words));
+        s->log.push_back(item);
+        woken |= s->wakes;
+    }
+    for (auto &p : producers)
+        transfer_producer(*p);
+}
+
+void Mesh::step() {
+    exchange();
+    transfer();
+    for (auto &instance : instances)
+        instance->tick();
+    if (waveform)
+        waveform_klass->sample_waveform(waveform, cycle);
+    cycle++;
+}
+
+bool Mesh::has_work() const {
+    for (auto &i : instances)
+        if (i->awake)
+            return true;
+    for (auto &link : links) {
+        bool is_late = !link->pipe.empty() && link->pipe.front().cycle + link->latency > cycle;
+        bool is_taken = !link->pipe.empty() && link->to->inputs[link->to_port].ready;
+        if (is_late || is_taken || (link->blocked && link->from->outputs[link->from_port].valid))
+            return true;
+    }
+    for (auto &s : sources)
+        if (!s->queue.empty() && s->to->inputs[s->port].ready)
+            return true;
+    for (auto &s : sinks)
+        if (s->stall.chance && s->from->outputs[s->port].valid)
+            return true;
+    return false;
+}
+
+}  // namespace
+
+extern "C" {
+
+Mesh *mesh_new() { return new Mesh; }
+
+void mesh_free(Mesh *mesh) {
+    if (mesh->waveform)
+        mesh->waveform_klass->close_waveform(mesh->waveform);
+    delete mesh;
+}
+
+int mesh_instance(Mesh *mesh, const Klass *klass) {
+    mesh->instances.push_back(std::make_unique<Instance>(klass));
+    Instance &it = *mesh->instances.back();
+    it.klass->tick(it.top, it.inputs.data(), it.outputs.data(), it.signals_in.data(), it.signals_out.data());
+    return mesh->instances.size() - 1;
+}
+
+int mesh_link(Mesh *mesh, int from, int from_port, int to, int to_port, uint32_t latency, uint32_t depth, int last_bit) {
+    auto link = std::make_unique<Link>();
+    link->from = mesh->instances[from].get(), link->to = mesh->instances[to].get();
+    link->from_port = from_port, link->to_port = to_port;
+    link->latency = latency, link->depth = depth, link->last_bit = last_bit;
+    mesh->links.push_back(std::move(link));
+    return mesh->links.size() - 1;
+}
+
+void mesh_stall_link(Mesh *mesh, int link, uint32_t chance, uint64_t seed) {
+    mesh->links[link]->stall.chance = chance;
+    mesh->links[link]->stall.state = seed;
+}
+
+void mesh_fault(Mesh *mesh, int link, uint32_t kind, uint64_t at, uint32_t arg) {
+    mesh->links[link]->faults.push_back(Fault{at, kind, arg});
+}
+
+int mesh_source(Mesh *mesh, int to, int port, uint32_t chance, uint64_t seed) {
+    auto source = std::make_unique<Source>();
+    source->to = mesh->instances[to].get(), source->port = port;
+    source->gap.chance = chance, source->gap.state = seed;
+    mesh->sources.push_back(std::move(source));
+    return mesh->sources.size() - 1;
+}
+
+void mesh_push(Mesh *mesh, int source, const uint32_t *words, int64_t num_items, int words_each) {
+    for (int64_t i = 0; i < num_items; i++) {
+        Item item{0, {}};
+        memcpy(item.words, words + i * words_each, words_each * 4);
+        mesh->sources[source]->queue.push_back(item);
+    }
+}
+
+int64_t mesh_pending(Mesh *mesh, int source) { return mesh->sources[source]->queue.size(); }
+
+int mesh_sink(Mesh *mesh, int from, int port, uint32_t chance, uint64_t seed, int wakes) {
+    auto sink = std::make_unique<Sink>();
+    sink->from = mesh->instances[from].get(), sink->port = port;
+    sink->stall.chance = chance, sink->stall.state = seed, sink->wakes = wakes;
+    mesh->sinks.push_back(std::move(sink));
+    return mesh->sinks.size() - 1;
+}
+
+int64_t mesh_take(Mesh *mesh, int sink, uint64_t *cycles, uint32_t *words, int words_each, int64_t room) {
+    auto &log = mesh->sinks[sink]->log;
+    int64_t count = std::min<int64_t>(room, log.size());
+    for (int64_t i = 0; i < count; i++) {
+        cycles[i] = log[i].cycle;
+        memcpy(words + i * words_each, log[i].words, words_each * 4);
+    }
+    log.erase(log.begin(), log.begin() + count);
+    return count;
+}
+
+int64_t mesh_held(Mesh *mesh, int sink) { return mesh->sinks[sink]->log.size(); }
+
+int mesh_producer(Mesh *mesh, int node, int request_port, int payload_port) {
+    auto producer = std::make_unique<Producer>();
+    producer->node = mesh->instances[node].get();
+    producer->request_port = request_port, producer->payload_port = payload_port;
+    mesh->producers.push_back(std::move(producer));
+    return mesh->producers.size() - 1;
+}
+
+void mesh_memory(Mesh *mesh, int producer, uint64_t address, const uint8_t *bytes, uint64_t size) {
+    auto &memory = mesh->producers[producer]->memory;
+    if (memory.size() < address + size)
+        memory.resize(address + size);
+    memcpy(memory.data() + address, bytes, size);
+}
+
+uint64_t mesh_refused(Mesh *mesh, int producer) { return mesh->producers[producer]->refused; }
+
+void mesh_poke(Mesh *mesh, int instance, int at, const uint32_t *words, int num_words) {
+    Instance &it = *mesh->instances[instance];
+    memcpy(it.signals_in.data() + at, words, num_words * 4);
+    it.awake = true;
+}
+
+void mesh_peek(Mesh *mesh, int instance, int at, uint32_t *words, int num_words) {
+    memcpy(words, mesh->instances[instance]->signals_out.data() + at, num_words * 4);
+}
+
+void mesh_counts(Mesh *mesh, int link, LinkCounts *counts) { *counts = mesh->links[link]->counts; }
+
+int64_t mesh_records(Mesh *mesh, Record *into, int64_t room) {
+    int64_t count = std::min<int64_t>(room, mesh->records.size());
+    std::copy_n(mesh->records.begin(), count, into);
+    mesh->records.erase(mesh->records.begin(), mesh->records.begin() + count);
+    return count;
+}
+
+uint64_t mesh_cycle(Mesh *mesh) { return mesh->cycle; }
+
+// Runs until `limit` cycles have passed, or nothing can move any more, or (with `wake`) a sink took something.
+// Returns 0: limit, 1: nothing moves, 2: woken.
+int mesh_run(Mesh *mesh, uint64_t limit, int wake) {
+    mesh->woken = false;
+    for (uint64_t i = 0; i < limit; i++) {
+        mesh->step();
+        if (wake && mesh->woken)
+            return 2;
+        if (!mesh->has_work())
+            return 1;
+    }
+    return 0;
+}
+
+int mesh_open_waveform(Mesh *mesh, const int *instances, const char **names, int count) {
+    std::vector<void *> tops;
+    mesh->waveform_klass = mesh->instances[instances[0]]->klass;
+    if (!mesh->waveform_klass->open_waveform)
+        return 0;
+    for (int i = 0; i < count; i++)
+        tops.push_back(mesh->instances[instances[i]]->top);
+    mesh->waveform = mesh->waveform_klass->open_waveform(tops.data(), names, count);
+    return 1;
+}
+
+int64_t mesh_take_waveform(Mesh *mesh, char *into, int64_t room) {
+    return mesh->waveform_klass->take_waveform(mesh->waveform, into, room);
+}
+}

@@ -1,0 +1,25 @@
+"""The modules of the node: what is built, counted and reported. Nothing of the hardware is imported before it is asked
+for.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from mcf.errors import UnknownNameError
+
+# name -> package.module:Class; a class without arguments has the node's sizes. In order of the flow.
+MODULES: Mapping[str, str] = {
+    "desc_ring": "mcf.rtl.hdl.desc_ring:DescRing",
+    "reduce": "mcf.rtl.hdl.reduce:Reduce",
+    "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
+    "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
+}
+
+
+def build_module(name: str) -> Any:
+    """Return a new component of the node's size. Raises UnknownNameError; the extra `rtl` must be there."""
+    if name not in MODULES:
+        raise UnknownNameError("module", name, MODULES)
+    module, _, cls = MODULES[name].partition(":")
+    return getattr(import_module(module), cls)()

