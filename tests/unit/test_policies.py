@@ -11,12 +11,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mcf import mars
-from mcf.errors import InfeasibleError, PromptError, UnknownNameError, UserError
+from mcf.errors import InfeasibleError, LawError, PromptError, UnknownNameError, UserError
 from mcf.mars import default_alpha, r_reuse
 from mcf.policies import NAMES, PlanRequest, least_budget, plan
-from mcf.policies.common import rectangles, stars
+from mcf.policies.common import rectangles, stars, start
 from mcf.policies.mars import job_of
-from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
+from mcf.schedule import Report, Schedule, digest, head_tail, to_bytes, unicast, verify
 from mcf.schedule.memory import peak_bytes
 from mcf.schedule.steps import (
     ATTEND,
@@ -440,6 +440,27 @@ def test_rectangles_join_makers_with_the_same_chunks() -> None:
 
 def test_stars_are_direct_links_parents_first() -> None:
     assert stars(((0, 1), (0, 3), (1, 2)), [0]) == [(0, 0, [1, 3]), (1, 1, [2])]
+
+
+def far_first() -> Schedule:
+    """One chunk of seven nodes on a ring that multicast their blocks; each attends far blocks before near ones."""
+    b = start("far-first", request(7, 42, 42, topology="ring"), head_tail)
+    for node in range(7):
+        b.produce(node, 0)
+        b.send_kv(node, [n for n in range(7) if n != node], 0, chunks=(0, 1), makers=(node, node + 1))
+        makers = [(node + step) % 7 for step in range(7)]
+        b.merge(node, 0, [b.attend(node, 0, chunks=(0, 1), makers=(m, m + 1)) for m in makers])
+    b.decode()
+    return b.build()
+
+
+def test_relays_that_wait_in_a_circle_are_told_why_and_what_to_do() -> None:
+    """Plain sends of multicasts: V6 counts the forwards and says what helps."""
+    verify(far_first())  # as multicasts nobody forwards
+    says = r"V6.*70 rows wait for one another for ever; 14 of them pass on KV .*: write each hop in the policy"
+    with pytest.raises(LawError, match=says):
+        verify(unicast(far_first()))
+    verify(unicast(plan("gather", request(7, 42, 42, topology="ring"))))
 
 
 # --- mars ---
