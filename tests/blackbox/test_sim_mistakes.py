@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from mcf.cli.entry import main
+from mcf.engine.clusters import speeds_of
+from mcf.sim import load_profile
 
 CASE = """nodes = 4
 prompt_tokens = 2048
@@ -188,3 +190,20 @@ def test_a_file_with_a_cluster_and_a_profile_plans_like_a_measured_one(
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["nodes"], row["kv_memory_bytes"], row["profile"]) == (3, 1 << 30, "lab")
     assert row["bound_s"] == max(row["bounds"].values()) <= row["ttft_s"]
+
+
+def test_a_run_takes_speeds_from_a_cluster_of_as_many_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused before a model is looked for."""
+    monkeypatch.chdir(tmp_path)
+    Path("my.toml").write_text(CLUSTER)
+    run = ["run", "no-such-model", "--prompt", "x", "--workers", "2", "--policy", "mars", "--cluster"]
+    assert line(capsys, *run, "my.toml") == (
+        "error: got 2 workers, and 3 nodes in the profile 'my': expected as many; leave --workers out"
+    )
+    assert line(capsys, *run, "cpu-1") == (
+        f"error: unknown profile 'cpu-1': did you mean 'cpu-1g'? known are {PRESETS}"
+    )
+    found = speeds_of(load_profile("my.toml"), 3)
+    assert (load_profile("cpu-1g").flops_s, load_profile("cpu-1g").link_bytes_s) == (found.P, found.BW)
