@@ -67,6 +67,14 @@ class Command:
         self.popen.wait(TIMEOUT_S)
         return time.monotonic() - begin_s
 
+    def wait_until_it_minds(self, number: signal.Signals) -> None:
+        """Wait until the command has a handler for a signal."""
+        deadline_s = time.monotonic() + TIMEOUT_S
+        status = Path(f"/proc/{self.popen.pid}/status")
+        while not int(re.findall(r"^SigCgt:\t(\w+)", status.read_text(), re.MULTILINE)[0], 16) >> (number - 1) & 1:
+            assert time.monotonic() < deadline_s, f"it does not mind {number.name}"
+            time.sleep(0.02)
+
     def _wait_for_a_stopped_worker(self) -> None:
         deadline_s = time.monotonic() + TIMEOUT_S
         while not any(process.status() == psutil.STATUS_STOPPED for process in self._children()):

@@ -2,6 +2,7 @@
 
 - One thread for each process, and no network: set before numpy or torch are imported, and inherited by workers.
 - Property tests have no deadline: no test depends on speed.
+- Files with slow tests start first, files of quick ones last: where two processes share the tests, both end together.
 - `MCF_FORBID_SKIPS=1` (as in CI) turns every skip into a failure: a check that did not run is not a check.
 """
 
@@ -17,6 +18,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 settings.register_profile("mcf", deadline=None, print_blob=True)
 settings.load_profile("mcf")
+
+
+@pytest.hookimpl(trylast=True)  # after the random order
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow, dist = ({item.path for item in items if item.get_closest_marker(name)} for name in ("slow", "dist"))
+    items.sort(key=lambda item: (item.path not in slow, item.path not in dist))
+
 
 Report = pytest.TestReport | pytest.CollectReport
 

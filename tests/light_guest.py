@@ -5,11 +5,12 @@ it answers pings, and hangs in `echo_state`. MODEL `broken` is one that this hos
 on stderr, and its end is an exit code: that of the error that `serve` raised.
 """
 
+import os
 import sys
 from pathlib import Path
 
 from light_worker import LightSession
-from mcf.dist import guest
+from mcf.dist import faults, guest
 from mcf.dist.torchrun import Place
 from mcf.dist.way import Way
 from mcf.errors import McfError, ModelError
@@ -47,6 +48,7 @@ def main(head: str, rank: str, model: str = "f1", dtype: str = "float32") -> Non
         num_threads=1,
         find_model=find,
     )
+    faults.arm(int(rank), os.environ.get(faults.VARIABLE, ""))
     try:
         one.serve(Store(head))
     except McfError as error:

@@ -4,10 +4,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
 from gateware import Bench, as_beats, beat
 from mcf.rtl.entry import Port
 from mcf.rtl.golden.packet import Packet, cut
+from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.hdl.router import Router
+from mcf.rtl.routes import Mesh, Tables
 
 SMALL = dict(depth=32, routes=64, max_beats=10, slack=16)
 REASONS = ("header", "route", "port", "length")
@@ -63,3 +69,68 @@ def routed(
 
 def delivered(bench: Bench) -> dict[Port, list[Packet]]:
     return {port: cut(bench.items(f"out{port}")) for port in Port}
+
+
+class MeshOfRouters(wiring.Component):
+    """Routers joined as a mesh: `sources` and `sinks` are the nodes' own ports, `writes` their tables."""
+
+    def __init__(self, mesh: Mesh, **sizes: int) -> None:
+        self.mesh = mesh
+        self.routers = [Router(**sizes) for _ in range(mesh.num_nodes)]
+        write = self.routers[0].write.signature.flip()
+        super().__init__(
+            {
+                "sources": In(BeatStream).array(mesh.num_nodes),
+                "sinks": Out(BeatStream).array(mesh.num_nodes),
+                "writes": In(write).array(mesh.num_nodes),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        for node, router in enumerate(self.routers):
+            m.submodules[f"node{node}"] = router
+            wiring.connect(m, wiring.flipped(self.sources[node]), router.inputs[Port.LOCAL])
+            wiring.connect(m, router.outputs[Port.LOCAL], wiring.flipped(self.sinks[node]))
+            wiring.connect(m, wiring.flipped(self.writes[node]), router.write)
+            for port in Port:
+                beyond = self.mesh.neighbour(node, port)
+                if beyond is not None:
+                    wiring.connect(m, router.outputs[port], self.routers[beyond].inputs[port.opposite])
+        return m
+
+
+def meshed(
+    tables: Tables,
+    packets: Mapping[int, list[Packet]],
+    *,
+    cycles: int,
+    want: int | None = None,
+    sizes: Mapping[str, int] = SMALL,
+    **stalls: Any,
+) -> Bench:
+    """Run packets, by the node that sends them, over a mesh with these tables, until `want` beats have come out."""
+    nodes = range(tables.mesh.num_nodes)
+    dut = MeshOfRouters(tables.mesh, **sizes)
+    bench = Bench(
+        dut,
+        sources={f"in{node}": (dut.sources[node], as_beats(packets.get(node, ()))) for node in nodes},
+        sinks={f"out{node}": (dut.sinks[node], beat) for node in nodes},
+        **stalls,
+    )
+
+    async def setup(ctx: Any) -> None:
+        for route in range(1, len(tables.routes) + 1):
+            for node in nodes:
+                write, word = dut.writes[node], tables.words(node).get(route, 0)
+                ctx.set(write.payload.index, route)
+                ctx.set(write.payload.entry.as_value(), word)
+                ctx.set(write.valid, 1)
+            await ctx.tick()
+        for node in nodes:
+            ctx.set(dut.writes[node].valid, 0)
+
+    def done(bench: Bench) -> bool:
+        return want is not None and sum(len(bench.passed[f"out{node}"]) for node in nodes) >= want
+
+    return bench.run(cycles, setup=setup, until=done)

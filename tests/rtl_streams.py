@@ -39,7 +39,8 @@ def source(stream: Any, items: Iterable[Any], *, stalls: float = 0.0, seed: int 
 async def put(ctx: Any, stream: Any, item: Any) -> None:
     ctx.set(stream.payload, item)
     ctx.set(stream.valid, 1)
-    await ctx.tick().until(stream.ready)
+    while not (await ctx.tick().sample(stream.ready))[-1]:  # tick by tick: `until` cannot be abandoned
+        pass
     ctx.set(stream.valid, 0)
 
 

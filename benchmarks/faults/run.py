@@ -1,33 +1,38 @@
 """Random accidents, one after the other: after each, everything must be as after none.
 
-    python benchmarks/faults/run.py [--kills 200] [--seed 1] [--out results.json]
+    python benchmarks/faults/run.py [--kills 200] [--seed 1] [--over local|tcp|hosts] [--table] [--out results.json]
 
 Each round starts a head with 1 to 4 workers and a random policy, and strikes: SIGKILL of a worker, of two, of the head;
 SIGSTOP for 1 s or for good; at a random time from outside, or at a random named point (MCF_FAULT). Then it checks the
 end of that head (exit code, the error's words, how long it took), that no process, shared memory or temporary file is
 left, and that the next world answers as one process of transformers does. Rounds go on until `--kills` accidents have
 struck. Exit code 1 if any rule was broken.
+
+`--over tcp` plays worlds as a launcher makes them, each rank a process of its own, on loopback; `--over hosts` on two
+network namespaces (root). Then the other ranks' ends are checked too. `--table` plays each accident at each phase once
+instead of random ones. With `--out`, a file that is there is continued: its rounds count, and the draws go on.
 """
 
 import argparse
 import contextlib
 import ctypes
 import json
+import math
 import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from worlds import LOOPBACK, Ended, Party, Place, variables
 
 from mcf import policies
 from mcf.bench.environment import environment
@@ -53,8 +58,15 @@ HEAD_POINTS = (
     "decode",
     "shutdown",
 )
-LOST = re.compile(r"error: worker \d+ was lost during \w+: \S")
-SILENT = re.compile(r"error: worker \d+ went silent during \w+: no heartbeat for")
+_WHO = r"error: worker \d+(?: on \S+ \(\S+\))?"
+LOST = re.compile(_WHO + r" (was lost during \w+: \S|could not join: its process \d+ on \S+ ended or was killed)")
+SILENT = re.compile(_WHO + r" went silent during \w+: no heartbeat for")
+LEFT_ALONE = re.compile(
+    r"error: (worker \d+ (lost the head|cannot reach the head's)|link to worker \d+ broke: |the store at \S+ )"
+)
+EARLY = ("importing", "start")  # a worker of another host that stops here is noticed when the time to join is over
+TABLE_POINTS = ("joining", "loading", "prefill-early", "prefill-late", "convergence", "decode", "shutdown")
+KINDS = ("kill", "kill head", "kill two", "stop short", "stop")
 DEAD_S, SILENT_S, SLACK_S = 2.0, 4.0, 2.0  # what is promised, and what a loaded machine may add
 PATIENCE_S = 60.0
 CHUNK, NUM_NEW, LENGTHS = 24, 4, (1, 30, 77, 171)
@@ -72,6 +84,8 @@ class Round:
     kind: str
     point: str
     delay_s: float = 0.0
+    over: str = "local"
+    ranks: tuple[int, ...] = ()
     has_struck: bool = False
     took_s: float | None = None
     code: int | None = None
@@ -92,8 +106,9 @@ def _heads_nursery() -> Nursery:
 class Soak:
     """Rounds on one toy model."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.random = folder, random.Random(seed)
+    def __init__(self, folder: Path, seed: int | str, places: Sequence[Place] = (), over: str = "local") -> None:
+        """With `places`, a world is one process for each rank on them."""
+        self.folder, self.random, self.places, self.over = folder, random.Random(seed), places, over
         self.model = make_toy_model(folder / "toy", "llama", max_positions=4096, tokenizer=True)
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
@@ -106,13 +121,15 @@ class Soak:
 
     def draw(self) -> Round:
         """Draw a round."""
-        num_workers = self.random.randint(1, 4)
+        num_workers = self.random.randint(2 if self.places else 1, 4)
         names = [name for name in policies.NAMES if name != "pd" or num_workers > 1]
         kinds = ["kill", "kill head", "stop short", "stop"] + ["kill two"] * (num_workers > 1)
         weights = [6, 4, 2, 1] + [3] * (num_workers > 1)
         kind = self.random.choices(kinds, weights)[0]
         points = HEAD_POINTS if kind == "kill head" else POINTS
         at_point = kind != "stop short" and self.random.random() < 0.6
+        if self.places and kind == "stop":
+            at_point, points = True, [point for point in POINTS if point not in EARLY]
         point = self.random.choice(points) if at_point else ""
         has_replicas = point in ("prefill-early", "prefill-late")
         return Round(
@@ -122,24 +139,44 @@ class Soak:
             kind=kind,
             point=point,
             delay_s=0.0 if at_point else self.random.random() * LONGEST_WAIT_S,
+            over=self.over,
         )
 
     def play(self, it: Round) -> None:
         """Play one round, and a good run after it."""
-        head = self._start(it, self._fault(it))
-        struck_s = None if it.point else self._strike(it, head)
-        self._judge_end(it, *self._finish(head), struck_s)
+        self.play_accident(it)
+        self.play_good_run(it)
+
+    def play_accident(self, it: Round) -> None:
+        """Play one round alone."""
+        party = self._start(it, self._fault(it))
+        struck_s = None if it.point else self._strike(it, party)
+        self._judge_end(it, *self._finish(it, party, struck_s))
+        self._judge_others(it, party)
         self._judge_rest(it, "after the accident")
-        code, out, _ = self._finish(self._start(it, ""))
-        if (code, _ids(out)) != (0, self.answers[it.num_tokens]):
-            it.broken.append(f"the next run ended with code {code}: {out[-200:]}")
+
+    def play_good_run(self, it: Round) -> None:
+        """Play a round's request without an accident."""
+        party = self._start(it, "")
+        head, _ = self._finish(it, party, None)
+        if (head.code, _ids(head.out)) != (0, self.answers[it.num_tokens]):
+            it.broken.append(f"the next run ended with code {head.code}: {head.out[-200:]}")
+        for rank in range(1, len(party.ranks)):
+            if (end := party.collect(rank, PATIENCE_S)).code:
+                it.broken.append(f"rank {rank} of the next run ended with code {end.code}: {end.out[-200:]}")
         self._judge_rest(it, "after the good run")
 
     def close(self) -> None:
         """End the heads' nursery."""
         self.nursery.close()
 
-    def _start(self, it: Round, fault: str) -> ForkedProcess:
+    def _start(self, it: Round, fault: str) -> Party:
+        if not self.places:
+            return Party(ranks=[self._fork(it, fault, {}, "")])
+        told = variables(it.num_workers, self.places)
+        return Party(ranks=[self._fork(it, fault, env, place.netns) for env, place in told])
+
+    def _fork(self, it: Round, fault: str, env: Mapping[str, str], netns: str) -> ForkedProcess:
         arguments: dict[str, int | str] = {
             "model": str(self.model),
             "policy": it.policy,
@@ -149,8 +186,9 @@ class Soak:
             "chunk": CHUNK,
             "budget": self._budget(it),
             "new": NUM_NEW,
+            "netns": netns,
         }
-        return self.nursery.fork("head", arguments, {**os.environ, "TMPDIR": str(self.temporary)}, {})
+        return self.nursery.fork("head", arguments, {**os.environ, "TMPDIR": str(self.temporary), **env}, {})
 
     def _budget(self, it: Round) -> int:
         cluster = Cluster.uniform("switch", it.num_workers)
@@ -169,15 +207,17 @@ class Soak:
         if it.kind == "kill head":
             return f"kill:rank=head:phase={it.point}"
         n = self.random.choice((1, 1, 2)) if it.point in ("prefill", "decode") else 1
-        ranks = self.random.sample(range(it.num_workers), 2 if it.kind == "kill two" else 1)
-        return ",".join(f"{it.kind.split()[0]}:rank={rank}:phase={it.point}:n={n}" for rank in ranks)
+        if not it.ranks:
+            it.ranks = tuple(self.random.sample(range(it.num_workers), 2 if it.kind == "kill two" else 1))
+        return ",".join(f"{it.kind.split()[0]}:rank={rank}:phase={it.point}:n={n}" for rank in it.ranks)
 
-    def _strike(self, it: Round, head: ForkedProcess) -> float | None:
+    def _strike(self, it: Round, party: Party) -> float | None:
         """Strike from outside after the delay; return when, None if there was nobody to strike."""
+        head = party.ranks[0]
         until_s = time.monotonic() + it.delay_s
         while head.poll() is None and time.monotonic() < until_s:
             time.sleep(0.005)
-        victims = [head.pid] if it.kind == "kill head" else self._workers(head)
+        victims = [head.pid] if it.kind == "kill head" else self._workers(party)
         if it.kind != "kill head":
             victims = self.random.sample(victims, min(len(victims), 2 if it.kind == "kill two" else 1))
         is_stop = it.kind.startswith("stop")
@@ -190,28 +230,26 @@ class Soak:
         it.has_struck = bool(struck)
         return at_s if struck else None
 
-    def _workers(self, head: ForkedProcess) -> list[int]:
-        """The workers are the children of the head's children."""
+    def _workers(self, party: Party) -> list[int]:
+        """The workers are the children of the head's children, and the other ranks."""
+        others = [rank.pid for rank in party.ranks[1:] if rank.poll() is None]
         with contextlib.suppress(psutil.Error):
-            children = psutil.Process(head.pid).children()
-            return [worker.pid for child in children for worker in child.children()]
-        return []
+            children = psutil.Process(party.ranks[0].pid).children()
+            return [worker.pid for child in children for worker in child.children()] + others
+        return others
 
-    def _finish(self, head: ForkedProcess) -> tuple[int, str, float]:
-        assert head.stdout is not None
-        try:
-            code = head.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            head.send_signal(signal.SIGKILL)
-            code = 1000
-            head.wait()
-        at_s = time.monotonic()
-        with head.stdout:
-            os.set_blocking(head.stdout.fileno(), False)  # what was printed is here; an orphan may hold the other end
-            out = head.stdout.read() or b""
-        return code, out.decode(), at_s
+    def _finish(self, it: Round, party: Party, struck_s: float | None) -> tuple[Ended, float | None]:
+        """Wait for the head's end; return it, and when the accident struck, where that was seen."""
+        ends = party.watch(time.monotonic() + PATIENCE_S, it.kind)
+        head = party.collect(0, 0.0)
+        head.at_s = ends.get(0, head.at_s)
+        if struck_s is None and it.kind != "kill head":
+            seen = list(party.stopped_s.values()) or [ends[rank] for rank in it.ranks if rank and rank in ends]
+            struck_s = min(seen, default=None)
+        return head, struck_s
 
-    def _judge_end(self, it: Round, code: int, out: str, ended_s: float, struck_s: float | None) -> None:
+    def _judge_end(self, it: Round, end: Ended, struck_s: float | None) -> None:
+        code, out, ended_s = end.code, end.out, end.at_s
         line = next((text for text in out.splitlines() if text.startswith("error: ")), "")
         it.code, it.says = code, line
         is_right = code == 0 and _ids(out) == self.answers[it.num_tokens]
@@ -224,10 +262,26 @@ class Soak:
                 it.broken.append(f"code {code}, {line!r}")
         if (line or it.kind == "kill head") and struck_s is not None and code:
             it.took_s = ended_s - struck_s
-            if it.took_s > (SILENT_S if it.kind == "stop" else DEAD_S) + SLACK_S:
+            if it.took_s > self._limit_s(it):
                 it.broken.append(f"it took {it.took_s:.1f} s")
         if not line and code != -signal.SIGKILL and not is_right:
             it.broken.append(f"neither an error nor the right answer: code {code}, {out[-300:]!r}")
+
+    def _limit_s(self, it: Round) -> float:
+        """How long it may take; a worker that has not met the head is known when its witness has imported torch."""
+        if "could not join" in it.says:
+            return PATIENCE_S
+        return (SILENT_S if it.kind == "stop" else DEAD_S) + SLACK_S
+
+    def _judge_others(self, it: Round, party: Party) -> None:
+        """Ranks that were not struck end by themselves, after a good run quietly; one that was stopped ends too."""
+        for rank in range(1, len(party.ranks)):
+            end = party.collect(rank, PATIENCE_S)
+            line = next((text for text in end.out.splitlines() if text.startswith("error: ")), "")
+            is_killed = end.code == -signal.SIGKILL and it.kind in ("kill", "kill two")
+            is_good = end.code == 0 and it.code == 0
+            if not (is_killed or is_good or (end.code == 1 and LEFT_ALONE.match(line))):
+                it.broken.append(f"rank {rank} ended with code {end.code}: {end.out[-300:]!r}")
 
     def _judge_rest(self, it: Round, when: str) -> None:
         left = _orphans(self.known)
@@ -278,15 +332,34 @@ def subreaper() -> Iterator[None]:
         prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def soak(it: Soak, num_kills: int, *, is_loud: bool = False) -> list[Round]:
-    """Play random rounds until so many accidents have struck."""
+def soak(
+    it: Soak,
+    num_kills: int,
+    before: Sequence[Round] = (),
+    *,
+    table: Sequence[Round] | None = None,
+    until_s: float = math.inf,
+    is_loud: bool = False,
+) -> list[Round]:
+    """Play the rounds of a table, else random ones until, with those `before`, so many accidents have struck."""
     rounds: list[Round] = []
-    while sum(done.has_struck for done in rounds) < num_kills:
-        rounds.append(it.draw())
-        it.play(rounds[-1])
+    drawn = iter(it.draw, None) if table is None else iter(table)
+    for one in drawn:
+        num_struck = sum(done.has_struck for done in (*before, *rounds))
+        if time.monotonic() > until_s or (table is None and num_struck >= num_kills):
+            break
+        it.play(one)
+        rounds.append(one)
         if is_loud:
-            print(_line(len(rounds), rounds[-1]), flush=True)
+            print(_line(len(before) + len(rounds), one), flush=True)
     return rounds
+
+
+def table(points: Sequence[str] = TABLE_POINTS, kinds: Sequence[str] = KINDS, *, over: str) -> list[Round]:
+    """Return each accident at each point once, in a request that replicates and drains."""
+    shared: dict[str, Any] = {"num_workers": 3, "policy": "mars-paper", "num_tokens": LENGTHS[-1], "over": over}
+    ranks = {"kill two": (1, 2), "kill head": ()}
+    return [Round(kind=kind, point=point, ranks=ranks.get(kind, (1,)), **shared) for kind in kinds for point in points]
 
 
 def head_rounds() -> list[Round]:
@@ -296,14 +369,29 @@ def head_rounds() -> list[Round]:
 
 
 @contextlib.contextmanager
-def playing(folder: Path, seed: int) -> Iterator[Soak]:
+def playing(folder: Path, seed: int | str, places: Sequence[Place] = (), over: str = "local") -> Iterator[Soak]:
     """Have a soak ready while entered."""
     with subreaper():
-        it = Soak(folder, seed)
+        it = Soak(folder, seed, places, over)
         try:
             yield it
         finally:
             it.close()
+
+
+@contextlib.contextmanager
+def places_of(over: str) -> Iterator[Sequence[Place]]:
+    """Have the places of `--over` while entered."""
+    if over != "hosts":
+        yield LOOPBACK if over == "tcp" else ()
+        return
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    import netns  # of the checkout; needs root, ip and tc
+
+    if why := netns.why_not():
+        sys.exit(f"--over hosts: {why}")
+    with netns.hosts(2) as made:
+        yield tuple(Place(netns=host.name, address=host.address) for host in made)
 
 
 def _line(number: int, it: Round) -> str:
@@ -313,8 +401,8 @@ def _line(number: int, it: Round) -> str:
     return f"{number:4} {it.kind} at {where}, {it.num_workers} workers, {it.policy}: {end} {it.says}{broken}"
 
 
-def report(rounds: Sequence[Round], seed: int, wall_s: float) -> dict[str, Any]:
-    """Return the numbers of a soak, with its environment."""
+def report(rounds: Sequence[Round], seed: int, pieces: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the numbers of a soak, played in pieces, each with its command, time and environment."""
     times = {
         kind: sorted(r.took_s for r in rounds if r.kind == kind and r.took_s is not None) for kind in _kinds(rounds)
     }
@@ -325,13 +413,15 @@ def report(rounds: Sequence[Round], seed: int, wall_s: float) -> dict[str, Any]:
         "broken": [asdict(r) for r in rounds if r.broken],
         "struck_by_kind": dict(Counter(r.kind for r in rounds if r.has_struck)),
         "struck_by_point": dict(Counter(r.point or "random time" for r in rounds if r.has_struck)),
+        "struck_by_world": dict(Counter(r.over for r in rounds if r.has_struck)),
         "seconds_from_fault_to_exit": {
             kind: {"count": len(s), "median": round(s[len(s) // 2], 3), "max": round(s[-1], 3)}
             for kind, s in times.items()
             if s
         },
-        "wall_s": round(wall_s, 1),
-        "environment": environment(["python", *sys.argv]),
+        "wall_s": round(sum(piece["wall_s"] for piece in pieces), 1),
+        "pieces": list(pieces),
+        "played": [{**asdict(r), "broken": r.broken} for r in rounds],
     }
 
 
@@ -344,13 +434,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="accidents that must strike")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="write a JSON object here")
+    parser.add_argument("--over", choices=("local", "tcp", "hosts"), default="local", help="where the workers are")
+    parser.add_argument("--table", action="store_true", help="each accident at each phase once")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no round after so many seconds")
+    parser.add_argument("--out", type=Path, help="write a JSON object here, or continue the one that is here")
     options = parser.parse_args()
+    before = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    rounds = [Round(**one) for one in before.get("played", ())]
+    pieces = list(before.get("pieces", ()))
     begin_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, playing(Path(folder), options.seed) as it:
-        rounds = soak(it, options.kills, is_loud=True)
-    found = report(rounds, options.seed, time.monotonic() - begin_s)
-    print(json.dumps(found, indent=1))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        places_of(options.over) as places,
+        playing(Path(folder), f"{options.seed}/{len(pieces)}", places, options.over) as it,
+    ):
+        asked = table(over=options.over) if options.table else None
+        rounds += soak(it, options.kills, rounds, table=asked, until_s=begin_s + options.limit_s, is_loud=True)
+    wall_s = time.monotonic() - begin_s
+    pieces.append({"wall_s": round(wall_s, 1), "environment": environment(["python", *sys.argv])})
+    found = report(rounds, options.seed, pieces)
+    print(json.dumps({key: value for key, value in found.items() if key != "played"}, indent=1))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if found["broken"] else 0

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -19,7 +20,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 import mcf
-from mcf.bench.memory import stated
+from mcf.bench.memory import base_bytes, stated
 from mcf.engine.result import Result
 from mcf.schedule.steps import DECODE, RECV, STATE_BYTES
 
@@ -41,16 +42,9 @@ class Mcf:
     """MCF on local workers; `facts` are the rates of all workers at once, and an exchange of a decode state."""
 
     def __init__(self, folder: Path, dtype: str, num_workers: int) -> None:
-        base: list[Any] = []
         self.dtype = dtype
-        self.llm = mcf.load(
-            folder,
-            workers=num_workers,
-            threads=1,
-            dtype=dtype,
-            before_weights=lambda llm: base.extend(llm.measure("memory")),
-        )
-        self.base = base
+        self.llm = mcf.load(folder, workers=num_workers, threads=1, dtype=dtype)
+        self.base = base_bytes(self.llm)
         shape = self.llm.shape
         self.facts = {
             "rates": self.llm.measure("rates", dtype=dtype),
@@ -80,6 +74,28 @@ class Mcf:
     def close(self) -> None:
         """End the workers."""
         self.llm.close()
+
+
+class Apart:
+    """Two worlds of one worker, which answer the same prompt at the same time and know nothing of each other.
+
+    What they lose against one alone is what the cores take from each other (memory bandwidth, caches, clock rate): a
+    bound on what two workers can gain on this machine, whatever the schedule and the transport.
+    """
+
+    def __init__(self, folder: Path, dtype: str, num_workers: int) -> None:
+        self._worlds = [Mcf(folder, dtype, 1) for _ in range(num_workers)]
+
+    def run(self, ids: list[int], num_new: int) -> dict[str, Any]:
+        """Measure one request on each; see `Contestant`. The slower one counts."""
+        with ThreadPoolExecutor(len(self._worlds)) as pool:
+            found = list(pool.map(lambda world: world.run(ids, num_new), self._worlds))
+        return max(found, key=lambda each: each["ttft_s"])
+
+    def close(self) -> None:
+        """End both."""
+        for world in self._worlds:
+            world.close()
 
 
 class Peer:
@@ -142,18 +158,19 @@ class Peer:
 class Field:
     """The contestants of one model and dtype, started when first asked for; ended together."""
 
-    MAKERS: Mapping[str, tuple[type[Mcf] | type[Peer], int]] = {
+    MAKERS: Mapping[str, tuple[type[Mcf] | type[Apart] | type[Peer], int]] = {
         "mcf1": (Mcf, 1),
         "mcf2": (Mcf, 2),
+        "apart": (Apart, 2),
         "hf": (Peer, 1),
         "tp": (Peer, 2),
     }
 
     def __init__(self, folder: Path, dtype: str) -> None:
         self.folder, self.dtype = folder, dtype
-        self._made: dict[str, Mcf | Peer] = {}
+        self._made: dict[str, Mcf | Apart | Peer] = {}
 
-    def __getitem__(self, name: str) -> Mcf | Peer:
+    def __getitem__(self, name: str) -> Mcf | Apart | Peer:
         if name not in self._made:
             maker, num_workers = self.MAKERS[name]
             made = maker(self.folder, self.dtype, num_workers)

@@ -15,6 +15,8 @@ order is turned by one from round to round. A ratio is that of the medians. Rows
     g  exposed communication / TTFT, two workers                             at most 0.10
     h  state exchange per layer of decode / the transport's own exchange     at most 2
     i  KV per worker off S / N, in pages per chunk; peak size / stated       at most 1; 1.10
+    j  half of the TTFT of two workers that share nothing but the machine,
+       each with the whole prompt / one: the floor of row b here             told
 
 f, g, h and i are taken at the longest of the lengths. Needs a quiet machine: the load is written beside the numbers.
 """
@@ -39,9 +41,9 @@ from mcf.bench.environment import environment, load
 from mcf.bench.run import random_prompt
 from mcf.bench.spread import spread
 
-ROWS = "abcdefghi"
+ROWS = "abcdefghij"
 NEEDS = {"a": ("mcf1", "hf"), "b": ("mcf1", "mcf2"), "d": ("mcf2", "tp"), "f": ("mcf1", "mcf2", "hf"), "g": ("mcf2",)}
-NEEDS |= {"h": ("mcf2",), "i": ("mcf2",)}
+NEEDS |= {"h": ("mcf2",), "i": ("mcf2",), "j": ("mcf1", "apart")}
 NEW_TOKENS = 17  # at the longest length, for decode; one elsewhere
 Rounds = dict[str, list[dict[str, Any]]]
 
@@ -117,6 +119,10 @@ def ttft_rows(cell: Cell, rows: str) -> Iterator[Row]:
         yield cell.ratio("a", "TTFT, one worker / transformers", "mcf1", "hf", 1.05)
     if "b" in rows:
         yield cell.ratio("b", "TTFT, two workers / one", "mcf2", "mcf1", 0.60)
+    if "j" in rows:
+        apart_s, one_s = cell.median("apart"), cell.median("mcf1")
+        note = f"{apart_s:.3f} s, two at once / {one_s:.3f} s, one alone"
+        yield cell.row("j", "floor of row b: half of two apart / one", apart_s / one_s / 2, None, note=note)
     if "d" in rows:
         yield cell.ratio("d", "TTFT, two workers / tensor parallelism", "mcf2", "tp", 0.95)
 
@@ -206,7 +212,7 @@ def all_rows(options: argparse.Namespace, keep: Callable[[Cell], None]) -> Itera
             with Field(folder_of(model), dtype) as field:
                 for num_tokens in options.lengths:
                     is_longest = num_tokens == longest
-                    rows = options.rows if is_longest else "".join(r for r in options.rows if r in "abd")
+                    rows = options.rows if is_longest else "".join(r for r in options.rows if r in "abdj")
                     needed = {name for row in rows for name in NEEDS.get(row, ())}
                     if not needed:
                         continue

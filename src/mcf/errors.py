@@ -113,7 +113,10 @@ class WorkerSilentError(RunError):
     """A worker process is alive but sends no heartbeats."""
 
     def __init__(self, rank: int, phase: str, silent_s: float, *, host: str = "") -> None:
-        super().__init__(f"{_worker(rank, host)} went silent during {phase}: no heartbeat for {silent_s:.1f} s")
+        super().__init__(
+            f"{_worker(rank, host)} went silent during {phase}: no heartbeat for {silent_s:.1f} s; see what has "
+            "stopped it or frozen its machine, then run again"
+        )
         self.rank = rank
         self.phase = phase
 

@@ -49,6 +49,15 @@ _SECONDS = _factors(
 )
 
 
+def count(num: int, what: str) -> str:
+    """Return a number of things in words.
+
+    >>> count(1, "token"), count(2048, "token")
+    ('1 token', '2,048 tokens')
+    """
+    return f"{num:,} {what}{'' if num == 1 else 's'}"
+
+
 def parse_bytes(value: str | int) -> int:
     """Read a memory size, at least one byte.
 

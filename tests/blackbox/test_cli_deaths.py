@@ -7,7 +7,7 @@ import pytest
 
 from command import Command, mcf
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 RUN = ("--prompt", "a prompt of some chunks that take their time " * 4, "--chunk-tokens", "16", "--max-tokens", "8")
 CTRL_C_S = 2.0  # what the command promises
@@ -22,11 +22,14 @@ PHASES = {
 
 
 @pytest.fixture
-def ctrl_c_is_heard() -> Iterator[None]:
-    """Commands started in the background of a shell inherit an ignored Ctrl-C; these must not."""
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+def signals_are_heard() -> Iterator[None]:
+    """Commands started in the background of a shell or by nohup inherit ignored signals; these must not."""
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, usual)
+    for number, handler in usual.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("point", PHASES)
@@ -45,7 +48,7 @@ def test_debug_shows_the_traceback_of_the_worker_too(toy) -> None:
 
 
 @pytest.mark.parametrize("phase", ["loading", "prefill"])
-def test_ctrl_c_ends_everything_at_once(toy, phase, ctrl_c_is_heard) -> None:
+def test_ctrl_c_ends_everything_at_once(toy, phase, signals_are_heard) -> None:
     command = Command("run", str(toy), *RUN, MCF_FAULT=f"stop:rank=1:phase={phase}")
     took_s = command.interrupt_when_a_worker_stops()
     done = command.finish()
@@ -53,6 +56,15 @@ def test_ctrl_c_ends_everything_at_once(toy, phase, ctrl_c_is_heard) -> None:
     assert done.err.splitlines()[-1] == "interrupted"
     assert "Traceback" not in done.err
     assert took_s < CTRL_C_S
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_with_one_line_too(number, signals_are_heard) -> None:
+    command = Command("show", "-")  # which waits for stdin
+    command.wait_until_it_minds(number)
+    command.popen.send_signal(number)
+    done = command.finish()
+    assert (done.code, done.out, done.err, done.left) == (128 + number, "", f"ended by {number.name}\n", [])
 
 
 def test_a_time_limit_ends_the_run_with_its_phase(toy) -> None:

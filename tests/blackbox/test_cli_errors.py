@@ -55,8 +55,9 @@ def test_a_file_of_another_format(tmp_path) -> None:
     page = tmp_path / "model.gguf"
     page.write_text("<!doctype html><title>Log in</title>")
     assert "is an HTML page" in refused_run(page)
-    page.write_text("not a model at all")
-    assert "model.gguf" in refused_run(page)
+    for text in ("not a model at all", "no", "some words of a prompt\n"):
+        page.write_text(text)
+        assert "model.gguf is not a model file, it starts with" in refusal("plan", str(page), "--prompt-tokens", "9")
 
 
 def test_pickled_weights(copy) -> None:

@@ -35,6 +35,9 @@ OPTIONS = {
     "bench compare": {"--across", "--json", "--debug"},
     "sim run": {"--out", "--json", "--profile", "--save-trace", "--debug"},
     "sim list": {"--debug"},
+    "rtl test": {"--quick", "--debug"},
+    "rtl build": {"--out", "--debug"},
+    "rtl report": {"--place", "--json", "--debug"},
     "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--interface", "--json", "--debug"},
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from command import check_json, mcf
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 PROMPT = "In the beginning a long prompt was cut into chunks, and every chunk into pieces. " * 2
 RUN = ("--chunk-tokens", "64", "--max-tokens", "12", "--kv-memory", "1MiB")

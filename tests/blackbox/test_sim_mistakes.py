@@ -154,7 +154,7 @@ def test_mistakes_in_the_file_of_a_cluster(
 def test_a_node_without_room_for_its_own_share_is_told_how_much_is_missing(
     policy: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = line(capsys, *PLAN, "--workers", "4", "--kv-memory", "1MiB", "--policy", policy)
+    found = line(capsys, *PLAN, "--workers", "4", "--chunk-tokens", "2k", "--kv-memory", "1MiB", "--policy", policy)
     assert found == f"error: got a KV budget of 1 MiB on node 0: policy {policy} {says}"
 
 

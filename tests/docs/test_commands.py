@@ -235,6 +235,19 @@ def replays(shop: Workshop, command: str) -> None:
     assert "<canvas" in (shop.folder / page).read_text()
 
 
+def hardware(text: str) -> "Runner":
+    """Run a command of `mcf rtl` on one small module, and its tests not at all: that is what tests/rtl are for."""
+
+    def run(shop: Workshop, command: str) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mcf.cli.rtl.MODULES", ("barrier",))
+            patch.setattr("mcf.rtl.report.MODULES", ("barrier",))
+            patch.setattr("mcf.cli.rtl.run_pytest", lambda *arguments: print("pytest", *arguments) or 0)
+            assert text in shop.mcf(command)
+
+    return run
+
+
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
 HOSTS = (
@@ -287,6 +300,11 @@ TABLE: dict[str, Runner] = {
     "mcf sim run examples/one-case.toml --save-trace trace.json": simulates,
     "mcf show --play trace.json": replays,
     "mcf show --play trace.json --out replay.html": replays,
+    "mcf rtl test --quick": hardware("-m not full"),
+    "mcf rtl test": hardware("-m full or not full"),
+    "mcf rtl build --out hardware": hardware("barrier.v"),
+    "mcf rtl report": hardware("no claim of 200 MHz"),
+    "mcf rtl report --json": hardware('"caveats"'),
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }

@@ -30,6 +30,7 @@ def script() -> ModuleType:
 
 def test_the_page_is_what_the_script_writes(script: ModuleType) -> None:
     assert read("docs/protocol.md") == script.render(), "run .venv/bin/python scripts/make-protocol"
+    assert read("docs/registers.md") == script.register_page(), "run .venv/bin/python scripts/make-protocol"
 
 
 def test_a_changed_table_changes_the_page(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 from mcf.rtl.descriptor import FIELDS, pack_descriptor, words_of
 from mcf.rtl.golden.desc_ring import Item, expand
 from mcf.rtl.hdl.desc_ring import DescRing
-from stall import put, simulate, take
+from rtl_streams import simulate, source
 
 SIZE = 4  # entries: small, so that the ring wraps
 WORDS = 8
@@ -32,10 +32,13 @@ def random_descriptor(rng: random.Random) -> int:
     )
 
 
-def run(words: list[int], *, rate: float, seed: int = 0) -> tuple[list[Item], int]:
+def entry(index: int, word: int) -> list[dict[str, int]]:
+    return [{"index": index * WORDS + i, "data": part} for i, part in enumerate(words_of(word))]
+
+
+def run(words: list[int], *, stalls: float, seed: int) -> tuple[list[Item], int]:
     """The items that hardware gives, each with the event taken before it, and the bad descriptors it counted."""
     rng = random.Random(seed)
-    expected = [item for word in words for item in expand(word)]
     ring = DescRing(SIZE)
     items: list[Item] = []
     waits: list[int] = []  # events taken since the last item
@@ -46,37 +49,36 @@ def run(words: list[int], *, rate: float, seed: int = 0) -> tuple[list[Item], in
         for number, word in enumerate(words):
             while (number - ctx.get(ring.head)) % (2 * SIZE) >= SIZE:
                 await ctx.tick()
-            entry = [{"index": number % SIZE * WORDS + i, "data": part} for i, part in enumerate(words_of(word))]
-            await put(ctx, ring.write, entry, rng=rng, rate=rate)
+            await source(ring.write, entry(number % SIZE, word), stalls=stalls, seed=number)(ctx)
             ctx.set(ring.tail, (number + 1) % (2 * SIZE))
         while ctx.get(ring.head) != len(words) % (2 * SIZE) or ctx.get(ring.busy):
             await ctx.tick()
 
-    async def read(ctx) -> None:
-        for _ in expected:
-            (packet,) = await take(ctx, ring.items, 1, rng=rng, rate=rate)
-            fields = {name: packet[name] for name in ("meta", "address", "beats", "set", "tag")}
-            items.append(Item(**fields, wait=waits.pop() if waits else 0))
-            assert waits == []
-
-    async def events(ctx) -> None:
+    async def watch(ctx) -> None:
+        ports = (ring.items.valid, ring.items.ready, ring.items.payload, ring.waits.valid, ring.waits.ready)
         while True:
-            waits.extend(await take(ctx, ring.waits, 1, rng=rng, rate=rate))
-
-    async def errors(ctx) -> None:
-        async for _, _, is_bad in ctx.tick().sample(ring.bad):
+            ctx.set(ring.items.ready, rng.random() >= stalls)
+            ctx.set(ring.waits.ready, rng.random() >= stalls)
+            sampled = await ctx.tick().sample(*ports, ring.waits.payload, ring.bad)
+            *_, is_asked, is_taken, packet, is_waiting, is_there, event, is_bad = sampled
+            if is_waiting and is_there:
+                waits.append(event)
+            if is_asked and is_taken:
+                fields = {name: packet[name] for name in ("meta", "address", "beats", "set", "tag")}
+                items.append(Item(**fields, wait=waits.pop() if waits else 0))
+                assert waits == []
             bad.append(is_bad)
 
-    simulate(ring, [write, read], background=[events, errors])
+    simulate(ring, write, background=[watch])
     return items, sum(bad)
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.3])
+@pytest.mark.parametrize("stalls", [0.0, 0.7])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_items_are_those_of_the_golden_model(rate: float, seed: int) -> None:
+def test_the_items_are_those_of_the_golden_model(stalls: float, seed: int) -> None:
     rng = random.Random(seed)
     words = [random_descriptor(rng) for _ in range(25)]
-    items, num_bad = run(words, rate=rate, seed=seed)
+    items, num_bad = run(words, stalls=stalls, seed=seed)
     assert items == [item for word in words for item in expand(word)]
     assert num_bad == sum(word in BAD for word in words)
 
@@ -87,8 +89,7 @@ def test_nothing_leaves_before_its_event() -> None:
 
     async def bench(ctx) -> None:
         ctx.set(ring.enable, 1)
-        entry = [{"index": i, "data": part} for i, part in enumerate(words_of(word))]
-        await put(ctx, ring.write, entry, rng=random.Random(0))
+        await source(ring.write, entry(0, word))(ctx)
         ctx.set(ring.tail, 1)
         ctx.set(ring.items.ready, 1)
         for _ in range(2):
@@ -103,7 +104,7 @@ def test_nothing_leaves_before_its_event() -> None:
             await ctx.tick().until(ring.items.valid)
         await ctx.tick().until(ring.finished)
 
-    simulate(ring, [bench])
+    simulate(ring, bench)
 
 
 def test_a_ring_that_is_not_enabled_takes_nothing() -> None:
@@ -118,7 +119,7 @@ def test_a_ring_that_is_not_enabled_takes_nothing() -> None:
         ctx.set(ring.enable, 1)  # an entry of zeros is one header
         await ctx.tick().until(ring.items.valid)
 
-    simulate(ring, [bench])
+    simulate(ring, bench)
 
 
 def test_descriptors_of_one_packet_follow_each_other_within_eight_cycles() -> None:
@@ -127,8 +128,8 @@ def test_descriptors_of_one_packet_follow_each_other_within_eight_cycles() -> No
     starts: list[int] = []
 
     async def bench(ctx) -> None:
-        entries = [{"index": n * WORDS + i, "data": w} for n in range(20) for i, w in enumerate(words_of(word))]
-        await put(ctx, ring.write, entries, rng=random.Random(0))
+        for number in range(20):
+            await source(ring.write, entry(number, word))(ctx)
         ctx.set(ring.tail, 20)
         ctx.set(ring.enable, 1)
         ctx.set(ring.items.ready, 1)
@@ -136,6 +137,6 @@ def test_descriptors_of_one_packet_follow_each_other_within_eight_cycles() -> No
             _, _, asked = await ctx.tick().sample(ring.items.valid)
             starts.extend([cycle] * asked)
 
-    simulate(ring, [bench])
+    simulate(ring, bench)
     assert len(starts) == 20
     assert max(b - a for a, b in pairwise(starts)) <= 8

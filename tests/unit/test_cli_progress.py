@@ -1,11 +1,12 @@
 """Progress on stderr: bars on a terminal, few lines elsewhere."""
 
 import io
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from mcf.cli.progress import LiveBars, PlainLines, prefill_text, reporter
+from mcf.cli.progress import LiveBars, PlainLines, prefill_text, reporter, told_if_slow
 from mcf.cli.run import Answer
 
 
@@ -55,6 +56,15 @@ def test_live_bars_show_loading_and_prefill_and_give_the_cursor_back(monkeypatch
     assert "starting workers, loading weights" in text
     assert "4,500 of 9,000 tokens, 2,250 tokens/s, 2 s left" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_what_takes_long_is_told_and_nothing_else(capsys) -> None:
+    with told_if_slow("quick work"):
+        pass
+    printed = threading.Event()
+    with told_if_slow("slow work", after_s=0.0, say=lambda line: (print(line), printed.set())):
+        assert printed.wait(30)
+    assert capsys.readouterr().out == "slow work\n"
 
 
 @pytest.mark.parametrize(

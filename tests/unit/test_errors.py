@@ -18,9 +18,11 @@ from mcf.errors import (
 
 FAMILY = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, McfError)]
 
+SILENT_CURE = "see what has stopped it or frozen its machine, then run again"
+
 
 def test_every_error_is_the_users_or_the_runs() -> None:
-    assert len(FAMILY) == 18
+    assert len(FAMILY) == 19
     for kind in set(FAMILY) - {McfError}:
         assert issubclass(kind, UserError) != issubclass(kind, RunError), kind
 
@@ -66,7 +68,10 @@ def test_a_broken_law_names_the_law_and_the_row_and_keeps_the_grid_aside() -> No
     ("error", "message"),
     [
         (WorkerLostError(3, "prefill", "signal 9"), "worker 3 was lost during prefill: signal 9"),
-        (WorkerSilentError(1, "decode", 2.54), "worker 1 went silent during decode: no heartbeat for 2.5 s"),
+        (
+            WorkerSilentError(1, "decode", 2.54),
+            f"worker 1 went silent during decode: no heartbeat for 2.5 s; {SILENT_CURE}",
+        ),
         (WorkerFailedError(0, "load", "no file"), "worker 0 failed during load: no file"),
     ],
 )

@@ -100,3 +100,23 @@ def test_a_sigkill_is_told_from_the_systems(monkeypatch, now, start, says):
     monkeypatch.setattr(process, "_OOM_KILLS_AT_START", start)
     assert process.exit_text(-signal.SIGKILL).startswith(says)
     assert process.exit_text(-signal.SIGTERM) == "killed by SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (-signal.SIGTERM, "see what ends processes here, then run again"),
+        (-signal.SIGSEGV, "run again, and report it if it happens again"),
+        (3, "run again, and report it if it happens again"),
+        (EXIT_CODE, ""),  # its end is told with its cure
+    ],
+)
+def test_each_end_of_a_worker_has_one_cure(code: int, says: str) -> None:
+    assert process.cure_for(code) == says
+
+
+def test_a_worker_killed_for_want_of_memory_has_one_cure_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_OOM_KILLS_AT_START", 0)
+    for num_kills, says in ((0, "see what ends processes here, then run again"), (1, "")):
+        monkeypatch.setattr(process, "num_oom_kills", lambda now=num_kills: now)
+        assert process.cure_for(-signal.SIGKILL) == says

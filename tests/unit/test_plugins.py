@@ -141,9 +141,17 @@ def test_two_packages_that_claim_one_name(policy, monkeypatch: pytest.MonkeyPatc
         plan("theirs", request())
 
 
-def test_unknown_names_suggest_plug_ins_and_ours_come_first(policy) -> None:
-    policy("1 / 0", "gather")  # our own name: never asked
-    policies.check_name("gather")
+def test_a_plug_in_with_a_name_of_ours_is_refused(policy, topology, capsys: pytest.CaptureFixture[str]) -> None:
+    policy("1 / 0", "gather")
+    says = "error: policy plug-in 'gather' of package gather_package has the name of a policy of MCF: expected another"
+    assert error(capsys, *PLAN, "--policy", "gather")[0].startswith(says)
+    policies.check_name("ring")
+    topology("1 / 0", "torus")
+    with pytest.raises(PlugInError, match="topology plug-in 'torus' of package torus_package has the name of a top"):
+        Topology.parse("torus:11x1", 11)  # shapes are kept: no other test has this one
+
+
+def test_unknown_names_suggest_plug_ins(policy) -> None:
     policy(KEEP_FIRST, "keep_first")
     with pytest.raises(UnknownNameError, match=r"did you mean 'keep_first'\?"):
         policies.check_name("keep_frist")

@@ -11,6 +11,12 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = [ROOT / "scripts" / name for name in ("setup", "demo", "check", "test")] + [ROOT / ".ci" / "run"]
 
 FAKE_PIP = '#!/bin/sh\ncase "$1" in -c) exit 0 ;; esac\necho "$@" >> pip.log\n'
+FAKE_TOOL = """#!/bin/sh
+case "$1" in -c) exit 0 ;; esac
+echo "${0##*/} $*" >> tools.log
+echo "${0##*/} says"
+[ "${0##*/}" != "$FAILS" ]
+"""
 OLD_PYTHON = '#!/bin/sh\ncase "$2" in *version_info*) exit 1 ;; esac\necho 3.9.2\n'
 
 
@@ -111,3 +117,17 @@ def test_an_old_python_on_the_path_is_refused_in_one_line(checkout: Path, tmp_pa
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "got 3.9.2 as python3: expected Python 3.11 or newer" in done.stderr
+
+
+@pytest.mark.parametrize("tool", ["", "ruff", "lint-imports", "mypy", "python"])
+def test_a_failed_check_or_test_fails_the_whole(checkout: Path, tool: str) -> None:
+    shutil.copytree(ROOT / "scripts", checkout / "scripts", dirs_exist_ok=True)
+    setup(checkout)
+    for name in ("python", "ruff", "lint-imports", "mypy"):
+        executable(checkout / ".venv" / "bin" / name, FAKE_TOOL)
+    env = {"PATH": os.environ["PATH"], "FAILS": tool}
+    done = subprocess.run([checkout / "scripts" / "test"], env=env, cwd="/", capture_output=True, text=True, timeout=60)
+    assert (done.returncode == 0) == (tool == ""), done.stderr
+    log = (checkout / "tools.log").read_text().splitlines()
+    assert (tool == "") == (len([line for line in log if line.startswith("python -m pytest")]) == 3)
+    assert f"{tool or 'mypy'} says" in done.stdout

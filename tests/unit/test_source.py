@@ -119,7 +119,7 @@ class TestS23BrokenGguf:
             (LFS.encode(), ["git-lfs pointer to a file of 98362432 bytes", "git lfs pull"]),
             (HTML.encode(), ["is an HTML page", "download the file again"]),
             (b"\xef\xbb\xbf<html>", ["is an HTML page"]),
-            (b"PK\x03\x04 a zip file of pickles", [r"starts with b'PK\x03\x04'", "b'GGUF'"]),
+            (b"PK\x03\x04 a zip file of pickles", ["is not a model file", r"starts with b'PK\x03\x04'", "b'GGUF'"]),
             (b"GG", ["ends at byte 2 inside its header"]),
             (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), ["is GGUF version 1", "convert the model again"]),
             (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), ["is a big-endian file"]),

@@ -11,7 +11,9 @@ import time
 import psutil
 import pytest
 
+import cgroups
 import mcf
+from mcf.dist import process
 from mcf.dist.faults import parse
 from mcf.dist.world import World
 from mcf.errors import WorkerFailedError, WorkerLostError, WorkerMemoryError, WorkerSilentError
@@ -162,6 +164,23 @@ def test_a_worker_without_memory_says_so(llm, case, point, monkeypatch):
         strike(llm, case._replace(ids=[1] * 16000), f"starve:rank=1:phase={point}")
     assert "use more workers, a smaller --kv-memory" in str(caught.value)
     assert caught.value.exit_code == 1
+    monkeypatch.undo()
+    check_next(llm, case)
+
+
+def test_a_worker_that_the_system_kills_for_want_of_memory(llm, case, monkeypatch):
+    if why := cgroups.why_not():
+        pytest.skip(why)
+    monkeypatch.setattr(process, "_OOM_KILLS_AT_START", process.num_oom_kills())
+    monkeypatch.setattr(llm, "kv_memory_bytes", None)
+    monkeypatch.setattr(llm, "chunk_tokens", 8192)
+    with cgroups.memory_limit(16 << 20) as limit:
+        limit(llm.world.pids[1])
+        with pytest.raises(
+            WorkerLostError, match=r"worker 1 was lost during \w+: killed by SIGKILL, for want of memory: "
+        ):
+            llm.generate([1] * 16000, max_tokens=NUM_NEW, ignore_eos=True)
+        assert not still_alive(llm.world.pids)
     monkeypatch.undo()
     check_next(llm, case)
 

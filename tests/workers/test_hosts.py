@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import re
 import socket
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ import psutil
 import pytest
 
 import netns
-from launched import Running, rank_of, torchrun
+from launched import TORCHRUN, Running, rank_of, torchrun
 from netns import all_gone
 from processes import PATIENCE_S
 from product import tiny_llama
@@ -113,9 +115,30 @@ def test_a_link_that_is_cut_in_prefill_ends_the_run_by_name_on_both_hosts(toy, n
         assert all_gone(hosts)
 
 
+def test_a_rank_that_dies_on_rank_0s_own_host_is_named_by_rank_0_too(toy):
+    """The launcher ends rank 0 by SIGTERM at once; it says its line all the same."""
+    launcher = [TORCHRUN, "--standalone", "--nproc-per-node", "2"]
+    command = ("-m", "mcf", "run", str(toy.folder), "--prompt", "hello", "--max-tokens", "2")
+    with Running([*launcher, *command], MCF_FAULT="kill:rank=1:phase=prefill") as running:
+        code, out, said = running.end()
+    assert (code, out) == (1, "")
+    lines = [line for line in said.splitlines() if line.startswith(("error: ", "ended by "))]
+    assert len(lines) == 1
+    assert re.match(r"error: worker 1 on \S+ \(127.0.0.1\) was lost during prefill: its connection closed", lines[0])
+
+
+def test_bench_runs_in_a_launchers_world_too(toy):
+    port = free_port()
+    bench = ("-m", "mcf", "bench", "prefill", str(toy.folder), "--prompt-tokens", "40", "--rounds", "1", "--json")
+    with rank_of(0, 2, port, *bench, "--warmup", "0") as head, rank_of(1, 2, port, *bench, "--warmup", "0") as guest:
+        (code, out, said), (other_code, nothing, other_said) = head.end(), guest.end()
+    assert (code, other_code, nothing) == (0, 0, ""), said + other_said
+    found = json.loads(out)
+    assert found["settings"]["workers"] == len(found["memory"]) == 2
+
+
 def test_strangers_at_the_control_port_do_not_disturb_a_run(toy):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = ("-m", "mcf", "run", str(toy.folder), "--prompt", "hello", "--max-tokens", "2", "--json")
     with contextlib.ExitStack() as stack:
         head = stack.enter_context(rank_of(0, 2, port, *command))
@@ -129,6 +152,14 @@ def test_strangers_at_the_control_port_do_not_disturb_a_run(toy):
     assert (code, other_code, nothing) == (0, 0, ""), said + other_said
     assert json.loads(out)["workers"] == 2
     assert f"dropped 3 connections to the control port {control} that came from no worker of this run" in said
+
+
+def free_port() -> int:
+    """A free port of loopback below those that the system gives to whoever asks for any."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def control_port(head: Running, store_port: int) -> int:

@@ -15,7 +15,7 @@ from mcf.errors import InfeasibleError, PromptError
 from plans import pairs_of
 from product import BUDGETS, CHUNKS, PROMPTS, Cell, all_pairs, check_answer, named, planned_bytes, tiny_llama
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 NODES = (1, 2, 3, 4)
 

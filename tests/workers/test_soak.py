@@ -1,16 +1,19 @@
 """benchmarks/faults on a few kills and requests: the same code that plays hundreds of them."""
 
+import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import mcf
+import netns
 from mcf.testing.toys import make_toy_model
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 NUM_KILLS = 6
 NUM_REQUESTS, WARM_UP = 150, 60
@@ -18,6 +21,8 @@ NUM_REQUESTS, WARM_UP = 150, 60
 
 def script(name: str) -> ModuleType:
     path = Path(__file__).parents[2] / "benchmarks" / "faults" / f"{name}.py"
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # scripts there import each other
     spec = importlib.util.spec_from_file_location(f"faults_{name}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -41,7 +46,7 @@ def soak(run, tmp_path_factory):
 def test_a_few_random_kills_leave_nothing_behind(run, soak):
     rounds = run.soak(soak, NUM_KILLS)
     assert [it for it in rounds if it.broken] == []
-    found = run.report(rounds, 2, 1.0)
+    found = run.report(rounds, 2, [{"wall_s": 1.0}])
     assert found["struck"] == NUM_KILLS
     assert found["broken"] == []
 
@@ -54,12 +59,44 @@ def test_the_head_killed_at_each_phase_leaves_nothing_behind(run, soak):
     assert [it.point for it in rounds if not it.has_struck] == []
 
 
+@contextlib.contextmanager
+def over_hosts(run, soak) -> Iterator[str]:
+    """Have the soak's worlds span two hosts, or where there can be none, processes on loopback."""
+    over = "tcp" if netns.why_not() else "hosts"
+    with run.places_of(over) as places:
+        soak.places, soak.over = places, over
+        yield over
+    soak.places, soak.over = (), "local"
+
+
+@pytest.mark.parametrize(
+    ("kind", "points"),
+    [
+        ("kill", ("importing", "joining", "loading", "prefill-early", "prefill-late", "convergence", "decode")),
+        ("kill head", ("joining", "loading", "prefill-early", "prefill-late", "convergence", "decode", "shutdown")),
+        ("kill two", ("joining", "prefill-late", "shutdown")),
+        ("stop short", ("prefill-early",)),
+        ("stop", ("decode",)),
+    ],
+)
+def test_each_phase_over_hosts(run, soak, kind, points):
+    """All of them, with every kind: `benchmarks/faults/run.py --over hosts --table`."""
+    with over_hosts(run, soak) as over:
+        rounds = run.table(points, (kind,), over=over)
+        for it in rounds:
+            soak.play_accident(it)
+        soak.play_good_run(rounds[-1])
+    assert [it for it in rounds if it.broken] == []
+    struck = [it.point for it in rounds if it.has_struck]
+    assert struck == [point for point in points if "head" in kind or (point != "shutdown" and kind != "stop short")]
+
+
 def test_a_broken_rule_is_told(run):
     it = run.Round(num_workers=1, policy="ring", num_tokens=1, kind="kill", point="prefill")
     soak = run.Soak.__new__(run.Soak)
     soak.answers = {1: [5]}
-    soak._judge_end(it, 1, "error: something else\n", 10.0, 1.0)
-    soak._judge_end(it, 0, '{"ids": [6]}\n', 10.0, None)
+    soak._judge_end(it, run.Ended(code=1, at_s=10.0, out="error: something else\n"), 1.0)
+    soak._judge_end(it, run.Ended(code=0, at_s=10.0, out='{"ids": [6]}\n'), None)
     assert [what.split(":")[0] for what in it.broken] == [
         "code 1, 'error",
         "it took 9.0 s",

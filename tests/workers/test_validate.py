@@ -11,7 +11,7 @@ from mcf.testing.toys import make_toy_model
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sim" / "validate.py"
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 
 def test_model_time_stands_beside_wall_time(tmp_path: Path) -> None:

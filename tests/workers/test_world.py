@@ -15,7 +15,7 @@ from mcf.errors import WorkerLostError, WorkerSilentError
 from mcf.schedule.steps import STATE_BYTES
 from processes import still_alive
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 CONTRACT_S = 5.0
 HEAD = str(Path(__file__).parent.parent / "light_head.py")

@@ -74,12 +74,12 @@ def _weigh(queries: Tensor, keys: Tensor, v: Tensor, out: Tensor, total: Tensor)
 
 def _weigh_square(queries: Tensor, keys: Tensor, v: Tensor, group: int, out: Tensor, total: Tensor) -> None:
     """Do the same for a causal square, a step of queries after the other."""
-    hidden = _later_keys(_STEP_TOKENS, group)
+    seen = _seen_keys(_STEP_TOKENS, group)
     for lo in range(0, len(keys), _STEP_TOKENS):
         hi = min(lo + _STEP_TOKENS, len(keys))
         rows = slice(lo * group, hi * group)
         weights = _exp_product(queries[rows], keys[:hi])
-        weights[:, lo:].masked_fill_(hidden[: (hi - lo) * group, : hi - lo], 0.0)
+        weights[:, lo:].mul_(seen[: (hi - lo) * group, : hi - lo])
         total[rows] = weights.sum(-1, dtype=torch.float32)
         out[rows] = (weights @ v[:hi]).float()
 
@@ -89,6 +89,12 @@ def _later_keys(num_tokens: int, group: int, step: int = 1) -> Tensor:
     """Return [T * G, ceil(T / step)]: whether every step-th key stands behind the row's token."""
     tokens = torch.arange(num_tokens)
     return (tokens[None, ::step] > tokens[:, None]).repeat_interleave(group, 0)
+
+
+@lru_cache(maxsize=8)
+def _seen_keys(num_tokens: int, group: int) -> Tensor:
+    """Return [T * G, T] in bfloat16: 1 where the row's token sees the key. To multiply beats to fill."""
+    return (~_later_keys(num_tokens, group)).bfloat16()
 
 
 def _has_products() -> bool:

@@ -1,4 +1,4 @@
-"""How large a worker may be: what it was before the weights came, weights, pool, and buffers stated by formula."""
+"""How large a worker may be: the process with its libraries, weights, pool, and buffers stated by formula."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from mcf.engine.planner import Plan
 from mcf.model import ModelShape
 
 _STATE_BYTES = 4  # partial states are float32
+_SHORT_TOKENS = 10
 _LAYER_COPIES = 3  # of the widest activation: gate, up and their product
 
 
@@ -25,12 +26,22 @@ def buffer_bytes(shape: ModelShape, plan: Plan) -> list[int]:
     return [int(tokens) * per_token + 2 * shape.vocab_size * _STATE_BYTES for tokens in most]
 
 
-def stated(llm: LLM, plan: Plan, base: list[dict[str, Any]], peak: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def base_bytes(llm: LLM) -> list[int]:
+    """Bytes of each worker's process without weights: Python and its libraries, some of which load at first use.
+
+    So a short request goes first; its pool and buffers are returned by then. Raises what `generate` raises.
+    """
+    llm.generate(list(range(_SHORT_TOKENS)), max_tokens=2, ignore_eos=True)
+    found = llm.measure("memory")
+    return [worker["rss_bytes"] - weights for worker, weights in zip(found, llm.weight_bytes, strict=True)]
+
+
+def stated(llm: LLM, plan: Plan, base: list[int], peak: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Per worker: base + weights + pool + buffers, the measured peak, and their ratio."""
     report, rows = plan.report, []
     for rank, buffers in enumerate(buffer_bytes(llm.shape, plan)):
         parts = {
-            "base_bytes": base[rank]["rss_bytes"],
+            "base_bytes": base[rank],
             "weight_bytes": llm.weight_bytes[rank],
             "pool_bytes": report.page_bytes[rank] + report.slot_bytes[rank],
             "buffer_bytes": buffers,

@@ -7,7 +7,7 @@ from typing import Any
 
 from mcf.bench.bound import decode_bound_s, decode_bytes, prefill_bound_s, prefill_flops
 from mcf.bench.environment import environment, load
-from mcf.bench.memory import stated
+from mcf.bench.memory import base_bytes, stated
 from mcf.bench.settings import PREFILL, Settings
 from mcf.bench.spread import spread
 from mcf.engine.llm import LLM
@@ -32,11 +32,9 @@ def measure(
     `on_round(label, seconds)` hears of each round. Raises UserError and RunError kinds.
     """
     where = environment(command)
-    base: list[list[dict[str, Any]]] = []
 
     def before(llm: LLM) -> None:
         check_window(llm.shape, settings.prompt_tokens, min_new_tokens=settings.max_tokens)
-        base.append(llm.measure("memory"))
 
     with load_model(
         settings.model,
@@ -48,13 +46,13 @@ def measure(
         threads=settings.threads,
         before_weights=before,
     ) as llm:
-        before_load = base[0] if base else llm.measure("memory")
-        found = run(llm, settings, before_load, on_round or _ignore)
+        found = run(llm, settings, on_round or _ignore)
     return {"format": FORMAT, "settings": settings.to_json(), "environment": {**where, "load_after": load()}, **found}
 
 
-def run(llm: LLM, settings: Settings, base: list[dict[str, Any]], on_round: OnRound) -> dict[str, Any]:
+def run(llm: LLM, settings: Settings, on_round: OnRound) -> dict[str, Any]:
     """Measure on a loaded model: everything but settings and environment."""
+    base = base_bytes(llm)
     rates = llm.measure("rates", dtype=settings.dtype)
     bound = _bound(llm, settings, rates)
     llm.measure("new_peak")

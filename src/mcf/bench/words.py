@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcf.bench.settings import PREFILL
-from mcf.units import format_bytes, format_seconds
+from mcf.units import count, format_bytes, format_seconds
 
 Rows = list[tuple[str, str]]
 
@@ -17,7 +17,10 @@ def measurement_rows(found: Mapping[str, Any]) -> Rows:
     return [
         ("measured", _settings_text(found)),
         ("bound", f"{format_seconds(bound['seconds'])} = {_bound_text(found)}"),
-        (what, f"{_spread_text(seconds)} over {settings['rounds']} rounds, {found['tokens_per_s']:,.1f} tokens/s"),
+        (
+            what,
+            f"{_spread_text(seconds)} over {count(settings['rounds'], 'round')}, {found['tokens_per_s']:,.1f} tokens/s",
+        ),
         ("bound / achieved", f"{found['achieved_of_bound']:.2f}"),
         ("breakdown", _parts_text(found["breakdown"])),
         *((f"memory, worker {rank}", _memory_text(row)) for rank, row in enumerate(found["memory"])),
@@ -41,8 +44,8 @@ def _settings_text(found: Mapping[str, Any]) -> str:
     s = found["settings"]
     more = "" if found["kind"] == PREFILL else f" and {s['max_tokens'] - 1:,} more"
     return (
-        f"{s['model']}, {s['dtype']}, {s['prompt_tokens']:,} tokens{more}; policy {s['policy']}, {s['workers']} "
-        f"workers of {s['threads']} threads, chunks of {found['chunk_tokens']:,}"
+        f"{s['model']}, {s['dtype']}, {count(s['prompt_tokens'], 'token')}{more}; policy {s['policy']}, "
+        f"{count(s['workers'], 'worker')} of {count(s['threads'], 'thread')}, chunks of {found['chunk_tokens']:,}"
     )
 
 
@@ -71,7 +74,7 @@ def _parts_text(parts: Mapping[str, float]) -> str:
 
 
 def _memory_text(row: Mapping[str, Any]) -> str:
-    names = {"base_bytes": "before loading", "weight_bytes": "weights", "pool_bytes": "pool", "buffer_bytes": "buffers"}
+    names = {"base_bytes": "process", "weight_bytes": "weights", "pool_bytes": "pool", "buffer_bytes": "buffers"}
     parts = " + ".join(f"{word} {format_bytes(row[name])}" for name, word in names.items())
     return f"peak {format_bytes(row['peak_rss_bytes'])} of {format_bytes(row['stated_bytes'])} stated: {parts}"
 

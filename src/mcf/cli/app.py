@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import mcf
-from mcf.cli import app_bench
+from mcf.cli import app_bench, app_rtl
 from mcf.cli.doctor import doctor_command
 from mcf.cli.options import ChunkTokens, Debug, Dtype, Interface, KvMemory, MaxTokens, Model, Policy, Workers
 from mcf.cli.plan import plan_command
@@ -26,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(app_bench.app, name="bench")
+app.add_typer(app_rtl.app, name="rtl")
 
 
 def _show_version(is_wanted: bool) -> None:

@@ -1,7 +1,7 @@
 """The way in and the only way out: what the commands raise becomes one line on stderr and an exit code.
 
 Exit codes: 0 done; 1 the run failed (a RunError, an internal error), or nobody reads the output any more (quiet); 2 a
-mistake in what was given (a UserError, or a command line that cannot be read); 130 Ctrl-C.
+mistake in what was given (a UserError, or a command line that cannot be read); 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP.
 """
 
 import errno
@@ -12,9 +12,9 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
-from mcf.cli.ctrl_c import EXIT_CODE, QuickCtrlC
+from mcf.cli.signals import GRACE_S, QuickEnd
 from mcf.dist.torchrun import here
-from mcf.errors import LawError, McfError
+from mcf.errors import LawError, McfError, UserError
 
 PROGRAM = "mcf"
 _JOINING = (
@@ -31,14 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if sys.stdout is None:  # started with it closed, as in `mcf run ... >&-`
         return _say_error("stdout is closed: expected an open one for the answer; send it to /dev/null", code=2)
-    with QuickCtrlC() as ctrl_c:
+    with QuickEnd(grace_s=GRACE_S if leads_a_world(args) else 0.0) as end:
         try:
             return _invoke(args)
         except KeyboardInterrupt:
-            ctrl_c.say()
-            return EXIT_CODE
-        except SystemExit as end:  # a worker of a torchrun world, at the end of the run
-            return int(end.code or 0)
+            end.say()
+            return end.exit_code
+        except SystemExit as leave:  # a worker of a torchrun world, at the end of the run
+            return int(leave.code or 0)
         except BrokenPipeError:
             _forget_stdout()
             return 1
@@ -49,13 +49,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def is_mute(args: Sequence[str]) -> bool:
     """Return whether this is a torchrun process other than rank 0 and the command is one that rank 0 does alone."""
     place = here()
-    return place is not None and place.is_guest and not any(tuple(args[: len(way)]) == way for way in _JOINING)
+    return place is not None and place.is_guest and not _is_joining(args)
+
+
+def leads_a_world(args: Sequence[str]) -> bool:
+    """Return whether this is rank 0 of a torchrun world of several processes, and all take part in the command."""
+    with suppress(UserError):  # of a world's variables: the command itself says so
+        place = here()
+        return place is not None and not place.is_guest and place.world_size > 1 and _is_joining(args)
+    return False
+
+
+def _is_joining(args: Sequence[str]) -> bool:
+    return any(tuple(args[: len(way)]) == way for way in _JOINING)
 
 
 def _invoke(args: list[str]) -> int:
     if is_mute(args):
         return 0
-    import typer  # here, where Ctrl-C is minded already: it and what the commands need take a while
+    import typer  # here, where signals are minded already: it and what the commands need take a while
 
     from mcf.cli.app import app
 

@@ -8,7 +8,7 @@ import numpy as np
 from mcf.cli.tables import print_columns, print_pairs
 from mcf.schedule import UNLIMITED, Report, Schedule, digest, to_bytes
 from mcf.schedule.steps import KIND_NAMES
-from mcf.units import format_bytes
+from mcf.units import count, format_bytes
 
 PURPOSE_WORDS = {"new_kv": "new KV", "fetched_kv": "fetched KV", "query": "queries", "state": "states"}
 _MOST_NODES, _MOST_FACTORS = 16, 24  # lines and values that a person still reads
@@ -49,13 +49,15 @@ def print_plan(stream: TextIO, sched: Schedule, report: Report) -> None:
     meta, counts = sched.meta, count_rows(sched)
     token_bytes = meta.kv_row_bytes() * meta.num_layers
     prompt_kv = format_bytes(token_bytes * meta.prompt_tokens)
-    chunks = "1 chunk" if meta.num_chunks == 1 else f"{meta.num_chunks} chunks"
     print_pairs(
         stream,
         [
-            ("policy", f"{meta.policy}, {meta.num_nodes} workers, topology {meta.topology}"),
-            ("prompt", f"{meta.prompt_tokens:,} tokens in {chunks} of {meta.chunk_tokens:,}"),
-            ("answer", f"at most {meta.max_new_tokens:,} tokens" if meta.max_new_tokens else "none planned"),
+            ("policy", f"{meta.policy}, {count(meta.num_nodes, 'worker')}, topology {meta.topology}"),
+            (
+                "prompt",
+                f"{count(meta.prompt_tokens, 'token')} in {count(meta.num_chunks, 'chunk')} of {meta.chunk_tokens:,}",
+            ),
+            ("answer", f"at most {count(meta.max_new_tokens, 'token')}" if meta.max_new_tokens else "none planned"),
             ("KV cache", f"{token_bytes:,} bytes per token, {prompt_kv} for the prompt"),
             ("rows", ", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; {len(sched):,} in all"),
             ("prefill sends", traffic_text(report.traffic)),

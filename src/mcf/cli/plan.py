@@ -8,6 +8,7 @@ from typing import TextIO
 from mcf.cli.compare import LIMIT_WORDS, comparison_numbers, print_comparison
 from mcf.cli.files import check_target, write_text
 from mcf.cli.numbers import plan_numbers, print_plan
+from mcf.cli.progress import told_if_slow
 from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.tables import print_pairs
 from mcf.dist.torchrun import LOCAL_WORKERS
@@ -17,7 +18,7 @@ from mcf.engine.planner import DEFAULT_POLICY, check_policy, check_window, check
 from mcf.engine.source import read_shape
 from mcf.schedule import dump
 from mcf.sim import load_profile, rates_of
-from mcf.units import format_seconds
+from mcf.units import count, format_seconds
 
 
 def plan_command(
@@ -59,18 +60,21 @@ def plan_command(
         else:
             print_comparison(sys.stdout, found)
         return found.fits
-    made = make_plan(
-        shape,
-        prompt_tokens=num_tokens,
-        num_workers=(workers or LOCAL_WORKERS) if where is None else where.num_nodes,
-        cluster=where,
-        policy=policy or DEFAULT_POLICY,
-        chunk_tokens=chunk,
-        kv_memory_bytes=budget,
-        max_tokens=most_new,
-        rates=rates,
-        is_for_a_run=False,
-    )
+    num_workers = (workers or LOCAL_WORKERS) if where is None else where.num_nodes
+    named = policy or DEFAULT_POLICY
+    with told_if_slow(f"planning: writing and judging the schedule of {count(num_workers, 'worker')}, policy {named}"):
+        made = make_plan(
+            shape,
+            prompt_tokens=num_tokens,
+            num_workers=num_workers,
+            cluster=where,
+            policy=named,
+            chunk_tokens=chunk,
+            kv_memory_bytes=budget,
+            max_tokens=most_new,
+            rates=rates,
+            is_for_a_run=False,
+        )
     if save is not None:
         write_text(save, dump(made.schedule), what="the schedule")
     prediction = None if profile is None else predict(made.schedule, profile, shape)

@@ -4,16 +4,20 @@ The engine reports `(stage, done, total)`: `hash`, `convert`, `download` in byte
 workers, `prefill` in prompt tokens.
 """
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TextIO
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from mcf.cli.tables import console, is_terminal
-from mcf.units import format_bytes, format_seconds
+from mcf.dist.hosts import say
+from mcf.units import count, format_bytes, format_seconds
 
 PREFILL, LOAD = "prefill", "load"
+SLOW_S = 2.0
 _STAGES = {
     "hash": "hashing the model file",
     "tokenizer": "reading the tokenizer",
@@ -106,9 +110,21 @@ class LiveBars:
         self._bars.stop()
 
 
+@contextmanager
+def told_if_slow(line: str, *, after_s: float = SLOW_S, say: Callable[[str], object] = say) -> Iterator[None]:
+    """Say a line, on stderr, if what is inside takes longer."""
+    timer = threading.Timer(after_s, say, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def prefill_text(done: float, total: float, elapsed_s: float) -> str:
     """Return tokens done, tokens per second and the time left at the pace so far."""
-    text = f"{done:,.0f} of {total:,.0f} tokens"
+    text = f"{done:,.0f} of {count(round(total), 'token')}"
     if not done or elapsed_s <= 0:
         return text
     pace = f"{text}, {done / elapsed_s:,.0f} tokens/s"
@@ -123,4 +139,4 @@ def _words(stage: str) -> str:
 def _amount(stage: str, total: float) -> str:
     if stage in _IN_BYTES:
         return format_bytes(total)
-    return f"{total:,.0f} workers" if stage == LOAD else "1 file"
+    return count(round(total), "worker") if stage == LOAD else "1 file"

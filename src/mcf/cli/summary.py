@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from mcf.cli.numbers import traffic_text
 from mcf.cli.tables import Rows, print_pairs
-from mcf.units import format_bytes, format_seconds
+from mcf.units import count, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from mcf.engine.result import Result
@@ -19,10 +19,11 @@ def print_summary(stream: TextIO, result: "Result") -> None:
 def summary_rows(result: "Result") -> Rows:
     """Return (name, value) lines."""
     end = "the model ended it" if result.finish_reason == "stop" else "cut at --max-tokens or the window"
+    chunk = count(result.chunk_tokens, "token")
     return [
-        ("run", f"policy {result.policy}, {result.workers} workers, chunks of {result.chunk_tokens:,} tokens"),
+        ("run", f"policy {result.policy}, {count(result.workers, 'worker')}, chunks of {chunk}"),
         ("time to first token", _ttft_text(result)),
-        ("prefill", f"{result.prompt_tokens:,} tokens, {result.prompt_tokens / result.ttft_s:,.0f} tokens/s"),
+        ("prefill", f"{count(result.prompt_tokens, 'token')}, {result.prompt_tokens / result.ttft_s:,.0f} tokens/s"),
         ("decode", f"{_decode_text(result)} ({end})"),
         ("bytes sent", traffic_text(result.bytes)),
         ("peak KV", _peak_text(result)),
@@ -40,10 +41,10 @@ def _ttft_text(result: "Result") -> str:
 
 
 def _decode_text(result: "Result") -> str:
-    count = len(result.token_ids)
-    if count < 2 or result.decode_s <= 0:
-        return f"{count} token, too few for a rate"
-    return f"{count:,} tokens, {(count - 1) / result.decode_s:,.1f} tokens/s"  # the first came with prefill
+    num = len(result.token_ids)
+    if num < 2 or result.decode_s <= 0:
+        return f"{count(num, 'token')}, too few for a rate"
+    return f"{count(num, 'token')}, {(num - 1) / result.decode_s:,.1f} tokens/s"  # the first came with prefill
 
 
 def _peak_text(result: "Result") -> str:
@@ -63,6 +64,6 @@ def certificate_text(certificate: dict[str, Any]) -> str:
     shares = " + ".join(f"{round(tokens, 2):,}" for tokens in certificate["tokens_per_worker"])
     balance = "equal to within a page" if certificate["balanced_within_a_page"] else "not equal to within a page"
     return (
-        f"{'complete' if certificate['complete'] else 'NOT complete'}: {certificate['num_blocks']:,} blocks, "
+        f"{'complete' if certificate['complete'] else 'NOT complete'}: {count(certificate['num_blocks'], 'block')}, "
         f"{certificate['owners_per_block']} owner each, {certificate['replicas']} replicas, {shares} tokens, {balance}"
     )

@@ -31,6 +31,7 @@ def shape_of(spec: str, num_nodes: int) -> Shape:
     head, tilde, out = spec.partition("~")
     name, colon, rest = head.partition(":")
     if name in _SHAPES:
+        plugins.refuse_known(GROUP, "topology", name)
         shape = _SHAPES[name](rest if colon else None, num_nodes)
     else:
         shape = _plugin(name, num_nodes)

@@ -11,6 +11,18 @@ def names(group: str) -> tuple[str, ...]:
     return tuple(sorted({point.name for point in entry_points(group=group)}))
 
 
+def refuse_known(group: str, what: str, name: str) -> None:
+    """Refuse a name of ours that an installed package claims too: nobody could tell which of the two has run.
+
+    Raises PlugInError with the package.
+    """
+    for point in entry_points(group=group, name=name):
+        raise PlugInError(
+            f"{what} plug-in {name!r} of {_package(point)} has the name of a {what} of MCF: expected another name; "
+            "rename it there, or uninstall the package"
+        )
+
+
 def find(group: str, what: str, name: str) -> Any | None:
     """Load the callable of a name, or None where no package offers it.
 

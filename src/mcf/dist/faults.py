@@ -9,9 +9,9 @@ rank, or `head`:
     exit   the process exits with code 3
     starve the process gets no more memory than it has (RLIMIT_AS)
 
-Points of a worker: start, joining, loading, planning, prefill (each chunk), prefill-early (each chunk in which a
-replica arrives here), prefill-late (each chunk before which a replica is drained here), convergence, decode (each
-token), shutdown.
+Points of a worker: importing (on another host, before torch is), start, joining, loading, planning, prefill (each
+chunk), prefill-early (each chunk in which a replica arrives here), prefill-late (each chunk before which a replica is
+drained here), convergence, decode (each token), shutdown.
 Points of the head: the phases of its world, as they begin; prefill-early and prefill-late by what the workers report.
 
 Unset, a point costs one test of a module variable.

@@ -27,6 +27,7 @@ from mcf.dist.control import PROTOCOL, Channel, ChannelClosedError, Frame
 from mcf.dist.examine import Examiner
 from mcf.dist.torchrun import Place
 from mcf.dist.way import Way
+from mcf.dist.witness import Witness
 from mcf.dist.worker import BEAT_S, error_fields, obey_brake, versions
 from mcf.errors import McfError, RunError, TransportError, UserError
 
@@ -52,27 +53,34 @@ class Own:
 
 @dataclass(frozen=True, kw_only=True)
 class Guest:
-    """What a worker on another host is made of; `find_model` looks for the model on this host."""
+    """What a worker on another host is made of.
+
+    `find_model` looks for the model on this host; the `witness` goes once the head sees this process.
+    """
 
     place: Place
     interface: Way
     dtype: str
     num_threads: int
     find_model: Callable[[], Own]
-    fault: str | None = None
+    witness: Witness | None = None
 
     def serve(self, board: "Board") -> NoReturn:
         """Join the head, obey it, and raise SystemExit(0) after its shutdown. Raises UserError and RunError kinds."""
-        faults.arm(self.place.rank, self.fault or os.environ.get(faults.VARIABLE, ""))
         faults.point("start")
         try:
             line = _Line(_connect(board, self.place.rank), self.place.rank)
         except McfError as error:
             board.post(f"failed/{self.place.rank}", str(error))
             raise
+        finally:
+            if self.witness is not None:
+                self.witness.dismiss()
         line.start()
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler would not run during a wait inside Gloo
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # no handler runs in a wait inside Gloo
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
         hello = {"rank": self.place.rank, "pid": os.getpid(), "protocol": PROTOCOL, "versions": versions()}
         line.channel.send("hello", host=socket.gethostname(), dtype=self.dtype, **hello)
         self._obey_all(line)

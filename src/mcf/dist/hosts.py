@@ -4,6 +4,7 @@ Importing this file imports nothing heavy; torch comes when a run over hosts beg
 """
 
 import json
+import math
 import os
 import socket
 import sys
@@ -13,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from mcf.dist import faults
 from mcf.dist.lobby import Lobby
 from mcf.dist.torchrun import Place
 from mcf.dist.way import Way, choose, network_addresses
@@ -48,7 +50,9 @@ def arrive(place: Place, named: str | None, *, say: Say = say) -> tuple[Way, "Bo
     interface = choose(place.master_addr, named=named)
     where = f"{interface.address} over {interface.name}"
     say(f"worker {place.rank} of {place.world_size} on {socket.gethostname()}: {where}")
-    return interface, _open_board(place)
+    board = open_board(place)
+    board.post(f"host/{place.rank}", host_identity())
+    return interface, board
 
 
 def refuse_another_run() -> NoReturn:
@@ -74,7 +78,8 @@ class Hosts:
     ) -> None:
         self.place, self.dtype, self.fingerprint = place, dtype, fingerprint
         self._interface, self._board, self._say = interface, board, say
-        self._start_s = self._looked_s = time.monotonic()
+        self._start_s = time.monotonic()
+        self._looked_s = -math.inf
         self._has_hinted = False
         self.tensor_prefix = f"{_prefix(place)}/tensors"
         self.lobby = Lobby(interface.address, range(1, place.world_size))
@@ -121,8 +126,7 @@ class Hosts:
 
     def _look_for_failures(self) -> None:
         for rank in sorted(self.lobby.missing):
-            if (text := self._board.read(f"failed/{rank}")) is not None:
-                raise RunError(f"worker {rank} could not join: {text}")
+            _raise_failed(self._board, rank)
 
 
 def check_address(place: Place, interface: Way, board: "Board") -> None:
@@ -137,6 +141,7 @@ def check_address(place: Place, interface: Way, board: "Board") -> None:
         while (host := board.read(f"host/{rank}")) is None:
             if time.monotonic() > deadline_s:
                 raise TransportError(f"worker {rank} did not join within {JOIN_S:.0f} s: see what it printed")
+            _raise_failed(board, rank)
             time.sleep(_PAUSE_S)
         if host != host_identity():
             error = UserError(
@@ -146,6 +151,12 @@ def check_address(place: Place, interface: Way, board: "Board") -> None:
             )
             board.post("head", json.dumps({"refused": str(error)}))
             raise error
+
+
+def _raise_failed(board: "Board", rank: int) -> None:
+    """Raise what a worker, or its witness, has left in the store instead of coming."""
+    if (text := board.read(f"failed/{rank}")) is not None:
+        raise RunError(f"worker {rank} could not join: {text}")
 
 
 def host_identity() -> str:
@@ -161,17 +172,17 @@ def _prefix(place: Place) -> str:
     return f"mcf/{place.attempt}"
 
 
-def _open_board(place: Place) -> "Board":
+def open_board(place: Place) -> "Board":
+    """Open the launcher's store, which takes the import of torch. Raises UserError and TransportError."""
     listen_fd = -1
     if not place.has_agent_store and not place.is_guest:
         listen_fd = _serve_store(place)
     else:
         _wait_for_store(place)
+    faults.point("importing")
     from mcf.dist.transport import Board
 
-    board = Board(place.master_addr, place.master_port, prefix=_prefix(place), listen_fd=listen_fd)
-    board.post(f"host/{place.rank}", host_identity())
-    return board
+    return Board(place.master_addr, place.master_port, prefix=_prefix(place), listen_fd=listen_fd)
 
 
 def _serve_store(place: Place) -> int:

@@ -26,6 +26,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import IO, Any, NoReturn
 
 from mcf.dist.control import Channel
@@ -209,13 +210,18 @@ class Nursery:
 
 
 def fork_worker(
-    nursery: Nursery, rank: int, num_workers: int, env: Mapping[str, str], meeting: socket.socket
+    nursery: Nursery,
+    rank: int,
+    num_workers: int,
+    env: Mapping[str, str],
+    meeting: socket.socket | None,
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> WorkerProcess:
     """Start worker `rank` from a nursery that is ready; as `mcf.dist.process.spawn` in all else."""
     ours, theirs = socket.socketpair()
     with theirs:
-        fds = {"fd": theirs.fileno()} | ({} if rank else {"listen-fd": meeting.fileno()})
-        forked = nursery.fork(WORKER, {"rank": rank, "world": num_workers, "tie": 1}, env, fds)
+        fds = {"fd": theirs.fileno()} | ({} if rank or meeting is None else {"listen-fd": meeting.fileno()})
+        forked = nursery.fork(WORKER, {"rank": rank, "world": num_workers, "tie": 1, **options}, env, fds)
     channel = Channel(ours, peer=f"worker {rank}", send_timeout_s=SEND_TIMEOUT_S)
     return WorkerProcess(rank=rank, popen=forked, channel=channel)
 
@@ -223,10 +229,15 @@ def fork_worker(
 _lent: list[Nursery] = []
 
 
+def lent_one() -> Nursery | None:
+    """Return the nursery that was lent, if one was."""
+    return _lent[-1] if _lent else None
+
+
 def obtain() -> Nursery | None:
     """Return a nursery for one world after the other: the lent one, a new one, None where the system has no pidfd."""
     if _lent:
-        return _lent[-1]
+        return lent_one()
     return Nursery.start() if sys.platform == "linux" and hasattr(os, "pidfd_open") else None
 
 
@@ -261,8 +272,10 @@ def main(argv: Sequence[str]) -> None:
     fd, tie, *modules = argv
     if tie != "0":
         _die_with(int(tie))
+    gc.disable()  # what imports make stays: looking for garbage among it takes a quarter of their time
     for name in (WORKER, *modules):
         importlib.import_module(name)
+    gc.enable()
     serve(socket.socket(fileno=int(fd)))
 
 

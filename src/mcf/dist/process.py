@@ -22,6 +22,9 @@ _LINE_CHARS = 200
 _END_S = 0.5  # a process whose channel has closed is about to end
 _LOG_S = 0.5  # its last words are in the pipe
 _REAP_S = 2.0
+_KILL_CURE = "see what ends processes here, then run again"
+_CRASH_CURE = "run again, and report it if it happens again"
+_SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _OOM_KILLS_AT_START = num_oom_kills()
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -109,14 +112,14 @@ class WorkerProcess:
         return not self.is_stopped()
 
     def why_lost(self) -> str:
-        """Return how the process ended, with the last line it printed. Waits up to 0.5 s for its end."""
+        """Return how the process ended, with the last line it printed, and a cure. Waits up to 0.5 s for its end."""
         try:
             code = self.popen.wait(_END_S)
         except subprocess.TimeoutExpired:
-            return "it closed its control channel"
+            return f"it closed its control channel; {_CRASH_CURE}"
         self.log.join(_LOG_S)
         line = self.log.last_line()
-        return exit_text(code) + (f"; its last line: {line}" if line else "")
+        return "; ".join(filter(None, (exit_text(code), f"its last line: {line}" if line else "", cure_for(code))))
 
     def printed(self) -> str:
         """Return the tail of what it has printed."""
@@ -140,6 +143,13 @@ class WorkerProcess:
             self.popen.wait(_REAP_S)
         self.channel.close()
         self.log.join(_LOG_S)
+
+
+def cure_for(code: int) -> str:
+    """Return what to do about a process's end; empty where `exit_text` says it already."""
+    if code == EXIT_CODE or exit_text(code).endswith(CURE):
+        return ""
+    return _KILL_CURE if -code in _SENT_BY_OTHERS else _CRASH_CURE
 
 
 def exit_text(code: int) -> str:

@@ -43,7 +43,10 @@ class RemoteWorker:
 
     def why_lost(self) -> str:
         """Return what is known: the connection has closed."""
-        return "its connection closed: the process ended or was killed; see what it printed on its own host"
+        return (
+            "its connection closed: the process ended or was killed; see what it printed on its own host, then run "
+            "again"
+        )
 
     def printed(self) -> str:
         """Return nothing: what it prints stays on its host."""

@@ -99,7 +99,11 @@ class World:
         try:
             if hosts is not None:
                 with ctrl_c_held_back():
-                    processes.append(spawn(0, num_workers, run, full_env, None, hosts.worker_options))
+                    if nursery is not None:
+                        own = fork_worker(nursery, 0, num_workers, full_env, None, hosts.worker_options)
+                    else:
+                        own = spawn(0, num_workers, run, full_env, None, hosts.worker_options)
+                    processes.append(own)
                 world = cls(processes, silent_s=silent_s, clock=clock)
                 world.num_threads_per_worker = num_threads_per_worker
                 world.limit, world._hosts, world._port = limit, hosts, hosts.place.master_port

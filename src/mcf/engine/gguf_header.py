@@ -130,17 +130,20 @@ def _parse(path: Path, cursor: _Cursor) -> GgufHeader:
             f"{path.name} ends at byte {size} inside its header, while reading {doing}: expected a whole GGUF file; "
             "the download was cut off, get the file again"
         ) from None
+    except ModelError:
+        raise
     except ValueError as error:
         raise _corrupt(path, cursor.at, f"{error} in {doing}") from None
     return _place_tensors(path, cursor.at, metadata, entries)
 
 
 def _read_counts(path: Path, cursor: _Cursor) -> tuple[int, int]:
-    if cursor.take(4) != MAGIC:
+    if not MAGIC.startswith(start := cursor.data[: len(MAGIC)]):
         raise ModelError(
-            f"{path.name} starts with {bytes(cursor.data[:4])!r}: expected a GGUF model file (b'GGUF'); "
-            "check what was downloaded"
+            f"{path.name} is not a model file, it starts with {start!r}: expected a GGUF model file (b'GGUF') or a "
+            "Hugging Face folder; check what was given"
         )
+    cursor.take(len(MAGIC))
     version = cursor.number("<I")
     if version not in VERSIONS:
         why = "a big-endian file" if version & 0xFFFF == 0 and version else f"GGUF version {version}"

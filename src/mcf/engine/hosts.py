@@ -7,7 +7,9 @@ from mcf.dist import hosts
 from mcf.dist.fingerprint import fingerprint
 from mcf.dist.guest import Guest, Own
 from mcf.dist.limit import Limit
+from mcf.dist.nursery import lent_one
 from mcf.dist.torchrun import Place
+from mcf.dist.witness import arrive_watched
 from mcf.dist.world import World, threads_per_worker
 from mcf.engine.gguf_parts import Progress
 from mcf.engine.source import ModelSource, resolve
@@ -49,7 +51,14 @@ def start_over_hosts(
     progress("load", 0, place.world_size)
     try:
         own = threads or threads_per_worker(place.local_world_size)
-        world = World.start(place.world_size, num_threads_per_worker=own, fault=fault, limit=limit, hosts=gathering)
+        world = World.start(
+            place.world_size,
+            num_threads_per_worker=own,
+            fault=fault,
+            limit=limit,
+            hosts=gathering,
+            nursery=lent_one(),
+        )
     finally:
         gathering.close()
     return found.result(), tokenizer, world
@@ -66,14 +75,14 @@ def serve(
     progress: Progress,
 ) -> NoReturn:
     """Rank 1 and above: be a worker until the head is done, then raise SystemExit(0). Raises as `start_over_hosts`."""
-    chosen, board = hosts.arrive(place, interface)
+    chosen, board, witness = arrive_watched(place, interface, fault)
 
     def find() -> Own:
         source = _find(model, dtype, progress)
         return Own(folder=source.folder.resolve(), fingerprint=fingerprint(source.folder))
 
     own = threads or threads_per_worker(place.local_world_size)
-    guest = Guest(place=place, interface=chosen, dtype=dtype, num_threads=own, fault=fault, find_model=find)
+    guest = Guest(place=place, interface=chosen, dtype=dtype, num_threads=own, find_model=find, witness=witness)
     guest.serve(board)
 
 

@@ -14,7 +14,16 @@ from mcf.dist.torchrun import here, settle_workers
 from mcf.dist.world import World, threads_per_worker
 from mcf.engine.clusters import speeds_of
 from mcf.engine.hosts import check_interface, serve, start_over_hosts
-from mcf.engine.planner import AUTO, DEFAULT_POLICY, Plan, check_policy, check_window, check_workers, make_plan
+from mcf.engine.planner import (
+    AUTO,
+    DEFAULT_POLICY,
+    Plan,
+    check_least,
+    check_policy,
+    check_window,
+    check_workers,
+    make_plan,
+)
 from mcf.engine.request import OnProgress, OnText, Request, ShouldStop
 from mcf.engine.result import Result
 from mcf.engine.sampler import Sampler
@@ -88,7 +97,8 @@ def load(
             )
         else:
             source = resolve(str(model), progress=on_progress)
-            source.shape(dtype)  # refuses what it cannot run
+            shape = source.shape(dtype)  # refuses what it cannot run
+            check_least(shape, num_workers=num_workers, policy=policy, kv_memory_bytes=budget)
             limit = Limit.start(timeout_s)
             report("load", 0, num_workers)
             tokenizer = pool.submit(load_tokenizer, source)

@@ -9,11 +9,13 @@ from mcf.mars import Rates, auto_chunk
 from mcf.model import ModelShape
 from mcf.policies import PlanRequest
 from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
+from mcf.units import count
 
 DEFAULT_POLICY = "mars-paper"
 AUTO = "auto"
 MOST_UNICAST = 64  # workers; beyond it a plan that nobody runs is judged as multicasts: plain sends are N^2 a chunk
 AUTO_TOKENS = (512, 256, 128, 64)  # per worker: what `auto_chunk` chooses from
+ONE_CHUNK_TOKENS = 1024  # per worker: up to here AUTO tries the whole prompt first; halves of it fill kernels less well
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +47,10 @@ def make_plan(
     rates: Rates | None = None,
     is_for_a_run: bool = True,
 ) -> Plan:
-    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 512 per worker, smaller where memory
-    asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes` and `topology`; policy `mars` decides
-    by `rates` where they are known. A plan that is not `is_for_a_run` keeps its multicasts for many workers.
+    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes a prompt of at most 1,024 tokens
+    per worker as one chunk, of a longer one 512 per worker, and less where memory asks. A `cluster` of `num_workers`
+    nodes takes the place of `kv_memory_bytes` and `topology`; policy `mars` decides by `rates` where they are known.
+    A plan that is not `is_for_a_run` keeps its multicasts for many workers.
 
     Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes,
     UnknownNameError.
@@ -84,6 +87,27 @@ def check_policy(policy: str) -> None:
     policies.check_name(policy)
 
 
+def check_least(shape: ModelShape, *, num_workers: int, policy: str, kv_memory_bytes: int | None) -> None:
+    """Refuse what no prompt can mend, before anything is started: too little memory or too few workers for one token.
+
+    A policy of another package is judged by the prompt itself: it may have its own idea of the shortest one. Raises
+    InfeasibleError, and UserError for a policy that needs more workers.
+    """
+    if policy not in policies.NAMES:
+        return
+    request = PlanRequest(
+        shape=shape,
+        cluster=Cluster.uniform("switch", num_workers, kv_budget_bytes=kv_memory_bytes),
+        prompt_tokens=1,
+        chunk_tokens=1,
+        max_new_tokens=1,
+    )
+    try:
+        policies.plan(policy, request)
+    except InfeasibleError as error:
+        raise InfeasibleError(f"{error} (that is for a prompt of 1 token)", missing_bytes=error.missing_bytes) from None
+
+
 def check_window(shape: ModelShape, prompt_tokens: int, *, min_new_tokens: int = 1) -> None:
     """Refuse an empty prompt and one that leaves no place for `min_new_tokens` of an answer: never cut silently."""
     if prompt_tokens < 1:
@@ -91,9 +115,9 @@ def check_window(shape: ModelShape, prompt_tokens: int, *, min_new_tokens: int =
     excess = prompt_tokens + min_new_tokens - shape.max_positions
     if excess > 0:
         raise PromptError(
-            f"got a prompt of {prompt_tokens} tokens: {shape.name or 'the model'} has a window of "
+            f"got a prompt of {count(prompt_tokens, 'token')}: {shape.name or 'the model'} has a window of "
             f"{shape.max_positions}, prompt and answer together; shorten the prompt by at least "
-            f"{excess} token{'s' if excess > 1 else ''}"
+            f"{count(excess, 'token')}"
         )
 
 
@@ -138,5 +162,7 @@ def _chunk_sizes(
         S_node=kv_memory_bytes,
         max_new_tokens=max_tokens,
     )
-    sizes = {min(t * num_workers, prompt_tokens) for t in AUTO_TOKENS}
+    sizes = {min(t * num_workers, prompt_tokens) for t in AUTO_TOKENS} | {first}
+    if num_workers > 1 and prompt_tokens <= ONE_CHUNK_TOKENS * num_workers:
+        first = prompt_tokens
     return sorted(sizes | {first}, key=lambda size: (size != first, size > first, -size))

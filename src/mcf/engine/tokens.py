@@ -4,6 +4,7 @@ Chat templates are programs from the model folder; transformers renders them in 
 access to files, modules or attributes of Python objects.
 """
 
+import gc
 import re
 import warnings
 from collections.abc import Iterable, Sequence
@@ -142,13 +143,24 @@ def load_tokenizer(source: ModelSource) -> Tokenizer:
     return Tokenizer(tokenizer, eos_ids=source.eos_ids, vocab_size=source.config.get("vocab_size"))
 
 
-def _from_pretrained(folder: Path) -> Any:
-    from transformers import AutoTokenizer
+def _auto_tokenizer() -> Any:
+    """Import it; without looking for garbage among what imports make, all of which stays."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        from transformers import AutoTokenizer
+    finally:
+        if was_on:
+            gc.enable()
+    return AutoTokenizer
 
+
+def _from_pretrained(folder: Path) -> Any:
+    auto_tokenizer = _auto_tokenizer()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            tokenizer = auto_tokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers and tokenizers raise many kinds, some with long advice
         why = " ".join(str(error).split())[:300]
         raise ModelError(

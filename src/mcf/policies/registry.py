@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from mcf.cluster import plugins
 from mcf.errors import InfeasibleError, UnknownNameError, UserError
 from mcf.policies import foreign, full, gather, mars, mars_paper, one_shot, pass_q, pd, ring, ulysses, zigzag
 from mcf.policies.request import PlanRequest
@@ -49,7 +50,12 @@ def least_budget(name: str, request: PlanRequest) -> int:
 
 
 def check_name(name: str) -> None:
-    """Raise UnknownNameError, with the nearest name, unless `name` is a policy's; PlugInError for a broken one."""
+    """Raise UnknownNameError, with the nearest name, unless `name` is a policy's; PlugInError for a broken one.
+
+    A plug-in with the name of a policy of ours is refused too.
+    """
+    if name in _POLICIES:
+        plugins.refuse_known(foreign.GROUP, "policy", name)
     _policy(name)
 
 

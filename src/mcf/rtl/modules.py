@@ -8,9 +8,20 @@ from typing import Any
 
 from mcf.errors import UnknownNameError
 
+NODE = "node"  # the module that joins the others
 # name -> package.module:Class; a class without arguments has the node's sizes. In order of the flow.
 MODULES: Mapping[str, str] = {
+    "router": "mcf.rtl.hdl.router:Router",
+    "packetizer": "mcf.rtl.hdl.packetizer:Packetizer",
+    "a2a": "mcf.rtl.hdl.a2a:AllToAll",
+    "dispatch": "mcf.rtl.hdl.dispatch:Dispatch",
+    "control": "mcf.rtl.hdl.control:Control",
+    "csr": "mcf.rtl.hdl.csr:Csr",
     "desc_ring": "mcf.rtl.hdl.desc_ring:DescRing",
+    "events": "mcf.rtl.hdl.events:Events",
+    "barrier": "mcf.rtl.hdl.barrier:Barrier",
+    "completions": "mcf.rtl.hdl.completions:Completions",
+    "perf": "mcf.rtl.hdl.perf:Perf",
     "reduce": "mcf.rtl.hdl.reduce:Reduce",
     "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",

@@ -63,7 +63,8 @@ class Register:
 class Window:
     """A table of `num_entries` entries of `entry_words` words. An entry's words start `stride_words` apart.
 
-    A written entry takes effect with its last word; its words are written in order, and no other entry's between them.
+    Where `is_whole`, a written entry takes effect with its last word: its words are written in order, and no other
+    entry's between them. Else each word stands for itself.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Window:
     entry_words: int
     width: int  # bits of an entry that have a meaning
     meaning: str
+    is_whole: bool = False
 
     @property
     def stride_words(self) -> int:
@@ -98,6 +100,20 @@ def _register(name: str, address: int, access: Access, *rows: tuple[str, int, st
     return Register(name=name, address=address, access=access, fields=tuple(fields), value=value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counter:
+    """One counter; at most `most` things can happen in a cycle."""
+
+    name: str
+    meaning: str
+    most: int
+
+    @property
+    def width(self) -> int:
+        """Bits of what is added in a cycle."""
+        return self.most.bit_length()
+
+
 # Bits of `errors` and of the hardware port of that name, in order.
 ERRORS: tuple[tuple[str, str], ...] = (
     ("dropped", "a packet was dropped: bad header, wrong port, no route or wrong length"),
@@ -109,30 +125,31 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ("link", "a link gave up or saw a damaged word"),
 )
 
-# The counters of a node, in the order of the window and of `Perf`'s input.
-COUNTERS: tuple[tuple[str, str], ...] = (
-    ("cycles", "clock cycles while `control.count` is 1"),
-    *((f"beats_{port}", f"beats that left through the {port} output") for port in PORTS),
-    *((f"stalls_{port}", f"cycles in which a beat waited at the {port} output") for port in PORTS),
-    ("granted", "packets that the router let through"),
-    ("dropped_header", "packets dropped: bad hcrc or version"),
-    ("dropped_route", "packets dropped: the route is not valid here"),
-    ("dropped_port", "packets dropped: not the port that the route expects"),
-    ("dropped_length", "packets dropped: not as long as the header says"),
-    ("sent", "packets that this node put on the network"),
-    ("received", "packets that arrived for this node"),
-    ("beats_kv", "payload beats of KV that arrived for this node"),
-    ("beats_state", "payload beats of states that arrived for this node"),
-    ("beats_control", "beats of all other packets that arrived for this node"),
-    ("merged", "merged states that left the reduction"),
-    ("kv_done", "operations that the directory carried out"),
-    ("kv_refused", "operations that the directory refused"),
-    ("descriptors", "descriptors that the ring has finished"),
-    ("waits", "cycles in which the ring waited for an event"),
-    ("starved", "cycles in which a packet waited for its payload"),
-    ("link_bad", "link words dropped: damaged or out of sequence"),
-    ("link_resent", "link words sent again"),
+# The counters of a node, in the order of the window and of `Perf`'s input: name, meaning, most per cycle.
+_COUNTS: tuple[tuple[str, str, int], ...] = (
+    ("cycles", "clock cycles while `control.count` is 1", 1),
+    *((f"beats_{port}", f"beats that left through the {port} output", 1) for port in PORTS),
+    *((f"stalls_{port}", f"cycles in which a beat waited at the {port} output", 1) for port in PORTS),
+    ("granted", "packets that the router let through", 1),
+    ("dropped_header", "packets dropped: bad hcrc or version", 1),
+    ("dropped_route", "packets dropped: the route is not valid here", 1),
+    ("dropped_port", "packets dropped: not the port that the route expects", 1),
+    ("dropped_length", "packets dropped: not as long as the header says", 6),
+    ("sent", "packets that this node put on the network", 1),
+    ("received", "packets that arrived for this node", 1),
+    ("beats_kv", "payload beats of KV that arrived for this node", 1),
+    ("beats_state", "payload beats of states that arrived for this node", 1),
+    ("beats_control", "beats of all other packets that arrived for this node", 1),
+    ("merged", "merged states that left the reduction", 1),
+    ("kv_done", "operations that the directory carried out", 1),
+    ("kv_refused", "operations that the directory refused", 1),
+    ("descriptors", "descriptors that the ring has finished", 1),
+    ("waits", "cycles in which the ring waited for an event", 1),
+    ("starved", "cycles in which a packet waited for its payload", 1),
+    ("link_bad", "link words dropped: damaged or out of sequence", 4),
+    ("link_resent", "link words sent again", 4),
 )
+COUNTERS: tuple[Counter, ...] = tuple(Counter(name=n, meaning=text, most=most) for n, text, most in _COUNTS)
 COUNTER_BITS = 48
 
 REGISTERS: tuple[Register, ...] = (
@@ -221,6 +238,7 @@ WINDOWS: tuple[Window, ...] = (
         entry_words=1,
         width=16,
         meaning="out_mask 5, expected in-port 3, parent port 3, children 4, valid 1",
+        is_whole=True,
     ),
     Window(
         name="slots",
@@ -230,6 +248,7 @@ WINDOWS: tuple[Window, ...] = (
         entry_words=5,
         width=145,
         meaning="header of the result 128, tag 8, children 5, place among the parent's children 4",
+        is_whole=True,
     ),
     Window(
         name="counters",
@@ -244,7 +263,7 @@ WINDOWS: tuple[Window, ...] = (
 
 BY_NAME: Mapping[str, Register] = {register.name: register for register in REGISTERS}
 WINDOW_BY_NAME: Mapping[str, Window] = {window.name: window for window in WINDOWS}
-COUNTER_INDEX: Mapping[str, int] = {name: index for index, (name, _) in enumerate(COUNTERS)}
+COUNTER_INDEX: Mapping[str, int] = {counter.name: index for index, counter in enumerate(COUNTERS)}
 
 
 def value_of(name: str, **fields: int) -> int:
@@ -270,7 +289,7 @@ def markdown() -> str:
             for w in WINDOWS
         ),
         "\n| # | counter | counts |\n|---|---|---|",
-        *(f"| {index} | `{name}` | {meaning} |" for index, (name, meaning) in enumerate(COUNTERS)),
+        *(f"| {index} | `{c.name}` | {c.meaning} |" for index, c in enumerate(COUNTERS)),
     ]
     return "\n".join(parts) + "\n"
 

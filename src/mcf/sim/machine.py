@@ -42,25 +42,27 @@ class Machine:
         self.heads = [[0, 0] for _ in nodes]
         self.busy = [False for _ in nodes]
         self.memory = [self.program.memory(n) for n in nodes]
-        self.next_memory = [next(events, None) for events in self.memory]
+        self.next_memory = [0 for _ in nodes]
         self.samples: list[Sample] = []
         self.waiting: dict[int, list[int]] = {}  # what has to happen -> walkers that then look again
         self.awake: list[int] = [WALKERS * n + walker for n in nodes for walker in (COMPUTE, NIC, LEDGER)]
 
     def run(self) -> None:
         """Run to the end. Raises RunError when nobody can go on: `verify` refuses such schedules."""
+        heap, transfers, awake = self.heap, self.transfers, self.awake
         self._settle(0.0)
-        while self.heap:
-            now, rank, inst = heappop(self.heap)
+        while heap:
+            now, rank, inst = heappop(heap)
             if rank == DONE:
                 self._finish(inst, now)
-                self._settle(now)
+                if awake:
+                    self._settle(now)
+            elif rank >= ENTER:
+                transfers.enter(inst, now)
             elif rank == PASSED:
-                self.transfers.passed(inst, now)
-            elif rank < ENTER:
-                self.transfers.leave(inst, now)
+                transfers.passed(inst, now)
             else:
-                self.transfers.enter(inst, now)
+                transfers.leave(inst, now)
         for lanes, heads in zip(self.lanes, self.heads, strict=True):
             for lane, head in zip(lanes, heads, strict=True):
                 if head < len(lane):
@@ -76,10 +78,17 @@ class Machine:
         raise RunError(f"the simulation stopped at row {row}: expected a schedule that `verify` has passed")
 
     def _settle(self, now: float) -> None:
-        turns = (self._run_compute, self._run_nic, self._run_memory)
-        while self.awake:
-            node, walker = divmod(self.awake.pop(), WALKERS)
-            turns[walker](node, now)
+        awake = self.awake
+        while awake:
+            walker = awake.pop()
+            node = walker // WALKERS
+            kind = walker - node * WALKERS
+            if kind == LEDGER:
+                self._run_memory(node, now)
+            elif kind == NIC:
+                self._run_nic(node, now)
+            else:
+                self._run_compute(node, now)
 
     def _finish(self, inst: int, now: float) -> None:
         """Record what an event ends: work, or a delivery and with it perhaps its send."""
@@ -100,15 +109,18 @@ class Machine:
         row = inst // self.ticks
         self.ended[inst], self.end[inst] = 1, now
         self.left[row] -= 1
-        if inst in self.waiting:
-            self.awake += self.waiting.pop(inst)
-        if not self.left[row] and ~row in self.waiting:
-            self.awake += self.waiting.pop(~row)
+        waiting = self.waiting
+        if inst in waiting:
+            self.awake += waiting.pop(inst)
+        if not self.left[row] and ~row in waiting:
+            self.awake += waiting.pop(~row)
 
     # --- walkers ---
 
     def _run_compute(self, node: int, now: float) -> None:
         """Start the next row of the compute lane unless one is running: one processor, in list order."""
+        if self.busy[node]:
+            return
         lane, heads = self.lanes[node][COMPUTE], self.heads[node]
         while not self.busy[node] and heads[COMPUTE] < len(lane):
             inst = lane[heads[COMPUTE]]
@@ -141,23 +153,26 @@ class Machine:
 
     def _run_memory(self, node: int, now: float) -> None:
         """Take and give back memory in list order; a give waits for the last use."""
-        event, events = self.next_memory[node], self.memory[node]
-        while event is not None:
-            if event.is_take:
-                self.granted[event.inst] = 1
-                self.awake += self.waiting.pop(self._grant_of(event.inst), ())
-            elif self._is_in_use(event, WALKERS * node + LEDGER):
+        events, at, waiting, samples = self.memory[node], self.next_memory[node], self.waiting, self.samples
+        while at < len(events):
+            _, inst, is_take, needs, runs = event = events[at]
+            if is_take:
+                self.granted[inst] = 1
+                grant = inst + len(self.ended)
+                if grant in waiting:
+                    self.awake += waiting.pop(grant)
+            elif self._is_in_use(needs, runs, WALKERS * node + LEDGER):
                 break
-            self.samples.append((now, node, event))
-            event = next(events, None)
-        self.next_memory[node] = event
+            samples.append((now, node, event))
+            at += 1
+        self.next_memory[node] = at
 
-    def _is_in_use(self, event: MemoryEvent, walker: int) -> bool:
+    def _is_in_use(self, needs: tuple[int, ...], runs: tuple[int, ...], walker: int) -> bool:
         """Say whether memory to give back still has uses, and wake the walker when that may have changed."""
-        for inst in event.needs:
+        for inst in needs:
             if not self.ended[inst]:
                 return self._waits_for(inst, walker)
-        for row in event.runs:
+        for row in runs:
             if self.left[row]:
                 return self._waits_for(~row, walker)
         return False

@@ -7,7 +7,6 @@ Rows outside the loop (drain, free) have the instance of tick 0.
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
@@ -36,14 +35,8 @@ Pairs = tuple[Array, Array]
 Condition = tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...], int]
 
 
-class MemoryEvent(NamedTuple):
-    """Memory of a row taken by an instance, or given back once `needs` (instances) and `runs` (rows) have ended."""
-
-    row: int
-    inst: int
-    is_take: bool
-    needs: tuple[int, ...] = ()
-    runs: tuple[int, ...] = ()
+# Memory of a row, taken by an instance (True) or given back once some instances, and all runs of some rows, have ended
+MemoryEvent = tuple[int, int, bool, tuple[int, ...], tuple[int, ...]]
 
 
 class Program:
@@ -66,6 +59,8 @@ class Program:
         self.lane_of: list[int] = s["lane"].tolist()
         self.is_retire: list[bool] = is_retire(s).tolist()
         self.num_runs: list[int] = np.where(is_retire(s), 1, num_ticks).tolist()
+        streams = (s["kind"] == RECV) & (s["payload"] == KV) & (s["hold"] == STREAM)
+        self._streams: list[bool] = streams.tolist()
         pairs = use_pairs(sched)
         self.last_use: list[int] = last_uses(sched, pairs).tolist()
         self.users = _grouped(pairs[0], pairs[1])
@@ -100,29 +95,31 @@ class Program:
             out += [row * self.num_ticks + tick for row, tick in self._unroll(mine)]
         return out
 
-    def memory(self, node: int) -> Iterator[MemoryEvent]:
+    def memory(self, node: int) -> list[MemoryEvent]:
         """Memory events of a node in list order, across lanes (semantics 4)."""
         ticks, gate = self.num_ticks, self.gate
+        out: list[MemoryEvent] = []
+        released = self.released_by
         for retired, loop in self._groups(node):
             for row in retired:
                 if self.kind[row] == FREE:
                     inst = row * self.num_ticks
-                    yield MemoryEvent(row, inst, False, needs=(inst,))
-            mine = [row for row in loop if gate[row] or row in self.released_by]
+                    out.append((row, inst, False, (inst,), ()))
+            mine = [row for row in loop if gate[row] or row in released]
             for row, tick in self._unroll(mine):
                 if gate[row] == 2 or (gate[row] and not tick):
-                    yield MemoryEvent(row, row * ticks + tick, True)
-                for recv in self.released_by.get(row, ()):
+                    out.append((row, row * ticks + tick, True, (), ()))
+                for recv in released.get(row, ()):
                     needs = tuple([r * ticks + tick for r in (recv, *self.users[recv])])
-                    yield MemoryEvent(recv, needs[0], False, needs)
+                    out.append((recv, needs[0], False, needs, ()))
             for row in loop:
                 if self.is_loop_slot(row):
-                    yield MemoryEvent(row, row * self.num_ticks, False, runs=(row, *self.users.get(row, ())))
+                    out.append((row, row * ticks, False, (), (row, *self.users.get(row, ()))))
+        return out
 
     def is_loop_slot(self, row: int) -> bool:
         """Say whether a row is a stream receive whose slots are held for the whole loop."""
-        s = self.sched.steps[row]
-        return bool(s["kind"] == RECV and s["payload"] == KV and s["hold"] == STREAM and self.last_use[row] < 0)
+        return self._streams[row] and self.last_use[row] < 0
 
     def _groups(self, node: int) -> Iterator[tuple[list[int], list[int]]]:
         """Rows of each (chunk, stage) of a node's prefill: those outside the loop and those inside."""
@@ -134,14 +131,13 @@ class Program:
             retired = [row for row in mine if self.is_retire[row]]
             yield retired, [row for row in mine if not self.is_retire[row]]
 
-    def _unroll(self, rows: list[int]) -> Iterator[tuple[int, int]]:
+    def _unroll(self, rows: list[int]) -> list[tuple[int, int]]:
         """(row, tick) of a layer loop in order, the prologue first."""
-        ticks = range(self.num_ticks)
+        ticks, out = self.num_ticks, list[tuple[int, int]]()
         aheads = [(row, self.ahead[row]) for row in rows]
-        for it in range(-max((a for _, a in aheads), default=0), self.num_ticks):
-            for row, ahead in aheads:
-                if it + ahead in ticks and it >= -ahead:
-                    yield row, it + ahead
+        for it in range(-max((a for _, a in aheads), default=0), ticks):
+            out += [(row, it + ahead) for row, ahead in aheads if 0 <= it + ahead < ticks]
+        return out
 
     # --- what rows wait for ---
 

@@ -75,7 +75,7 @@ def _waits(work: Table) -> Table:
 
 
 def _hops(sched: Schedule, machine: Machine) -> Table:
-    hops = np.array(machine.transfers.hops, dtype=np.float64).reshape(-1, 5)
+    hops = np.frombuffer(machine.transfers.hops).reshape(-1, 5)
     insts = hops[:, 0].astype(np.int64)
     out = _table(sched, insts, machine.ticks, hops[:, 3], hops[:, 4])
     rows = insts // machine.ticks
@@ -86,13 +86,12 @@ def _hops(sched: Schedule, machine: Machine) -> Table:
 
 def _memory(sched: Schedule, machine: Machine) -> Table:
     """KV bytes in use after each memory event; whole pages, all layers, as `verify` counts them."""
-    reserve = memory.reserve_bytes(sched).tolist()
-    sizes = _Sizes(sched)
-    in_use = list(reserve)
-    rows = [(node, -1, 0.0, size) for node, size in enumerate(reserve)]
-    for now, node, event in machine.samples:
-        in_use[node] += sizes(event.row) if event.is_take else -sizes(event.row)
-        rows.append((node, int(sched.steps["chunk"][event.row]), now, in_use[node]))
+    in_use = memory.reserve_bytes(sched).tolist()
+    sizes, chunks = _Sizes(sched), sched.steps["chunk"].tolist()
+    rows = [(node, -1, 0.0, size) for node, size in enumerate(in_use)]
+    for now, node, (row, _, is_take, _, _) in machine.samples:
+        in_use[node] += sizes(row) if is_take else -sizes(row)
+        rows.append((node, chunks[row], now, in_use[node]))
     return np.array(rows, MEMORY)
 
 

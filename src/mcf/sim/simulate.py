@@ -62,10 +62,7 @@ def simulate(
     sched, seconds = (schedule, seconds) if found is None else (found.schedule, found.seconds)
     network = Network(used, profile, changes, None if found is None else found.turn)
     with _without_garbage_collection():
-        machine = Machine(sched, network, seconds.tolist(), ticks, merges=merges)
-        machine.run()
-        trace = to_trace(machine, _meta(schedule, profile, ticks))
-    finish = _finish(sched, machine, trace, num_layers)
+        trace, finish = _run(sched, network, seconds, ticks, _meta(schedule, profile, ticks), merges=merges)
     finish = finish if found is None else np.full_like(finish, finish[0])
     busy = network.busy if found is None else found.link_busy(network.busy)
     return SimResult(
@@ -79,6 +76,22 @@ def simulate(
         num_layers=num_layers,
         simulated_layers=ticks,
     )
+
+
+def _run(
+    sched: Schedule,
+    network: Network,
+    seconds: Array,
+    ticks: int,
+    meta: dict[str, str | int | float | bool],
+    *,
+    merges: bool,
+) -> tuple[Trace, Array]:
+    """Run the machine; what is kept of it is the trace and when each node has finished."""
+    machine = Machine(sched, network, seconds.tolist(), ticks, merges=merges)
+    machine.run()
+    trace = to_trace(machine, meta)
+    return trace, _finish(sched, machine, trace, sched.meta.num_layers)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Payloads under way: a hop starts when its sender has the whole payload and its receiver has posted (the credit)."""
 
 import math
+from array import array
 from collections.abc import Iterable
 from heapq import heappush
 
@@ -15,7 +16,6 @@ from mcf.sim.program import Program
 from mcf.sim.reduce import Reduction
 
 Event = tuple[float, int, int]  # time, rank, instance (rank PASSED: number of a line)
-Hop = tuple[int, int, int, float, float]  # send instance, from, to, start, end
 DONE, PASSED, LEAVE, LEAVE_AHEAD, ENTER, ENTER_AHEAD = range(6)
 
 
@@ -27,13 +27,14 @@ class Transfers:
     ) -> None:
         self.program, self.network, self.heap, self.ticks = program, network, heap, program.num_ticks
         self.turn: Turn | None = network.turn
+        self.has_ports = network.has_ports
         self.reduction = reduction
         steps = program.sched.steps
         self.ref: list[int] = steps["ref"].tolist()
         sizes: list[int] = program.sched.row_bytes.tolist()
         self.size = [sizes[ref] if ref >= 0 else 0 for ref in self.ref]  # by receive
         self.late = [ahead > 0 for ahead in program.ahead]
-        self.hops: list[Hop] = []
+        self.hops = array("d")  # send instance, from, to, start, end; and the next
         self.posted, self.offered = (bytearray(len(steps) * self.ticks) for _ in range(2))
         self.way: dict[int, tuple[tuple[int, int], ...]] = {}  # links that a receive's payload crosses
         self.children: dict[tuple[int, int], list[int]] = {}  # receives of a send that a node serves
@@ -100,20 +101,19 @@ class Transfers:
 
         At a sender's port a payload's number is its send's: the order of the sender's own list.
         """
-        recv, tick = divmod(inst, self.ticks)
-        late = self.late[recv]
-        if self.network.has_ports:
-            key = self.ref[recv] * self.ticks + tick, self.way[recv][self.place.get(inst, 0)][0]
-            if key in self.port:
-                heappush(self.heap, (max(now, self.port[key][0]), ENTER + late, inst))
-                return
-            waiting = self.pending.setdefault(key, [])
-            waiting.append(inst)
-            if len(waiting) > 1:
-                return
-            self._ask(key[0], inst, now)
+        late = self.late[inst // self.ticks]
+        if not self.has_ports:
+            heappush(self.heap, (now, LEAVE + late, inst))
             return
-        heappush(self.heap, (now, LEAVE + late, inst))
+        key = self._key(inst)
+        port = self.port.get(key)
+        if port is not None:
+            heappush(self.heap, (max(now, port[0]), ENTER + late, inst))
+        elif key in self.pending:
+            self.pending[key].append(inst)
+        else:
+            self.pending[key] = [inst]
+            self._ask(key[0], inst, now)
 
     def _ask(self, send: int, inst: int, now: float) -> None:
         """Ask for a sender's port."""
@@ -122,19 +122,17 @@ class Transfers:
 
     def leave(self, number: int, now: float) -> None:
         """A payload's turn to ask for a link, or for its sender's port."""
-        inst = self.asking[now, number].pop(0) if self.network.has_ports else number
-        recv, tick = divmod(inst, self.ticks)
-        way = self.way[recv]
-        a, b = way[0] if len(way) == 1 else way[self.place.get(inst, 0)]
-        if not self.network.has_ports:
-            team = self.reduction.team(inst, (a, b)) if self.reduction else (inst,)
+        if not self.has_ports:
+            a, b = self._hop(number)
+            team = self.reduction.team(number, (a, b)) if self.reduction else (number,)
             if team:
                 self._carry(self.network.line(a, b), team, now)
             return
-        key = self.ref[recv] * self.ticks + tick, a
-        line = self.network.line(a, SWITCH)
+        inst = self.asking[now, number].pop(0)
+        recv, key = inst // self.ticks, self._key(inst)
+        line = self.network.line(key[1], SWITCH)
         if self.late[recv]:
-            self._queue(line, inst, now)
+            self._queue(line, (inst, self.size[recv]), now)
             return
         self.port[key] = start, _ = line.urgent(now, self.size[recv])
         self._enter_all(key, start)
@@ -147,24 +145,19 @@ class Transfers:
 
     def enter(self, inst: int, now: float) -> None:
         """A payload's turn to ask for its receiver's port."""
-        recv = inst // self.ticks
-        b = self.way[recv][self.place.get(inst, 0)][1]
-        team = self.reduction.team(inst, (SWITCH, b)) if self.reduction else (inst,)
-        if team:
-            self._carry(self.network.line(SWITCH, b), team, now)
+        line, size, latency = self._entry(inst)
+        if self.late[inst // self.ticks]:
+            self._queue(line, (inst, size), now)
+        elif self.reduction is None:
+            start, end = line.urgent(now, size)
+            self._cross((inst,), start, max(end, self.port[self._key(inst)][1]), latency)
+        else:
+            team = self.reduction.team(inst, line.link)
+            if team:
+                self._enter_as_one(line, team, now)
 
-    # --- lines ---
-
-    def _carry(self, line: Line, team: tuple[int, ...], now: float) -> None:
-        """Give a line to one payload, or to states that have become one."""
-        first = team[0]
-        recv = first // self.ticks
-        if self.late[recv]:
-            self._queue(line, first, now)
-            return
-        if not self.network.has_ports:
-            self._cross(team, *line.urgent(now, self.size[recv]), line.latency)
-            return
+    def _enter_as_one(self, line: Line, team: tuple[int, ...], now: float) -> None:
+        """States that have become one enter a receiver's port."""
         latency = size = 0.0
         for inst in team:
             _, own, far = self._entry(inst)
@@ -172,16 +165,28 @@ class Transfers:
         start, end = line.urgent(now, size)
         self._cross(team, start, max([end, *(self.port[self._key(inst)][1] for inst in team)]), latency)
 
+    # --- lines ---
+
+    def _carry(self, line: Line, team: tuple[int, ...], now: float) -> None:
+        """Give a link to one payload, or to states that have become one."""
+        recv = team[0] // self.ticks
+        if self.late[recv]:
+            self._queue(line, (team[0], self.size[recv]), now)
+        else:
+            self._cross(team, *line.urgent(now, self.size[recv]), line.latency)
+
     def _entry(self, inst: int) -> tuple[Line, float, float]:
         """A receiver's port, the bytes of a payload there, and the latency of the hop."""
-        recv = inst // self.ticks
-        a, b = self.way[recv][self.place.get(inst, 0)]
-        return self.network.into(a, b, self.size[recv])
+        a, b = self._hop(inst)
+        return self.network.into(a, b, self.size[inst // self.ticks])
 
-    def _queue(self, line: Line, inst: int, now: float) -> None:
+    def _hop(self, inst: int) -> tuple[int, int]:
+        """The next link, or pair of nodes of a switch, that a payload crosses."""
+        way = self.way[inst // self.ticks]
+        return way[0] if len(way) == 1 else way[self.place.get(inst, 0)]
+
+    def _queue(self, line: Line, job: Job, now: float) -> None:
         """Line up a payload that is fetched ahead."""
-        enters = self.network.has_ports and line.link[0] == SWITCH
-        job = inst, self._entry(inst)[1] if enters else self.size[inst // self.ticks]
         if line.low is None:
             self._begin(line, job, now)
         else:
@@ -191,7 +196,7 @@ class Transfers:
         line.begin(job, now)
         if line.due < math.inf:
             heappush(self.heap, (line.due, PASSED, line.number))
-        if self.network.has_ports and line.link[1] == SWITCH:
+        if self.has_ports and line.link[1] == SWITCH:
             key = self._key(job[0])
             self.port[key] = line.began, math.inf
             self._enter_all(key, line.began)
@@ -212,7 +217,7 @@ class Transfers:
 
     def _has_passed(self, line: Line, inst: int, start: float, now: float) -> None:
         key = self._key(inst)
-        if not self.network.has_ports:
+        if not self.has_ports:
             self._cross((inst,), start, now, line.latency)
         elif line.link[1] == SWITCH:
             self.port[key] = self.port[key][0], now
@@ -224,27 +229,38 @@ class Transfers:
             self._cross((inst,), start, now, self._entry(inst)[2])
 
     def _key(self, inst: int) -> tuple[int, int]:
-        recv, tick = divmod(inst, self.ticks)
-        return self.ref[recv] * self.ticks + tick, self.way[recv][self.place.get(inst, 0)][0]
+        """A payload's send, and the node that it leaves next."""
+        ticks = self.ticks
+        recv = inst // ticks
+        way = self.way[recv]
+        hop = way[0] if len(way) == 1 else way[self.place.get(inst, 0)]
+        return inst + (self.ref[recv] - recv) * ticks, hop[0]
 
     def _cross(self, team: Iterable[int], start: float, end: float, latency: float) -> None:
         """A payload's last byte has left: it arrives, or asks for its next link."""
         if end == math.inf:
             return
         end += latency
-        is_first = True
+        ticks, is_first = self.ticks, True
         for inst in team:
-            recv, tick = divmod(inst, self.ticks)
-            way, place = self.way[recv], self.place.get(inst, 0)
+            recv = inst // ticks
+            way = self.way[recv]
+            place = self.place.get(inst, 0) if len(way) > 1 else 0
             if is_first:
-                self.hops.append((self.ref[recv] * self.ticks + tick, *way[place], start, end))
+                a, b = way[place]
+                self.hops.extend((inst + (self.ref[recv] - recv) * ticks, a, b, start, end))
                 is_first = False
             if place + 1 == len(way):
                 heappush(self.heap, (end, DONE, inst))
-                continue
-            self.place[inst] = place + 1
-            if self.network.has_ports:
-                self.pending[self._key(inst)] = [inst]
-                self._ask(self._key(inst)[0], inst, end)
             else:
-                heappush(self.heap, (end, LEAVE + self.late[recv], inst))
+                self.place[inst] = place + 1
+                self._go_on(inst, end)
+
+    def _go_on(self, inst: int, now: float) -> None:
+        """Ask for the next link of a way."""
+        if self.has_ports:
+            key = self._key(inst)
+            self.pending[key] = [inst]
+            self._ask(key[0], inst, now)
+        else:
+            heappush(self.heap, (now, LEAVE + self.late[inst // self.ticks], inst))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from mcf.engine.doctor.survey import ERROR, WARNING, Finding, NodeReport, Survey
-from mcf.units import format_bytes
+from mcf.units import count, format_bytes
 
 GIB = 1 << 30
 BARE_BYTES = GIB  # a worker without a model: Python, torch and transformers, with room to breathe
@@ -68,7 +68,7 @@ def memory_seen(survey: Survey) -> str:
     if survey.needs is None:
         return text
     tokens = max(0, min(rooms) - survey.needs.weight_bytes - survey.needs.buffer_bytes) // survey.needs.kv_token_bytes
-    return f"{text}, {_parts(survey)} needed; room for the KV of {tokens:,} tokens"
+    return f"{text}, {_parts(survey)} needed; room for the KV of {count(tokens, 'token')}"
 
 
 def check_cores(survey: Survey) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from mcf.dist import hosts
 from mcf.dist.fingerprint import fingerprint
 from mcf.dist.guest import Guest, Own
 from mcf.dist.torchrun import Place
+from mcf.dist.witness import arrive_watched
 from mcf.dist.world import World, threads_per_worker
 from mcf.engine.source import resolve
 from mcf.errors import McfError
@@ -30,9 +31,16 @@ def start_doctor(place: Place, mine: "Future[str]", *, interface: str | None, dt
 
 def serve_doctor(place: Place, model: str | None, *, interface: str | None, dtype: str) -> NoReturn:
     """Rank 1 and above: obey the doctor until it leaves, then raise SystemExit(0). A model that is not here is told."""
-    chosen, board = hosts.arrive(place, interface)
+    chosen, board, witness = arrive_watched(place, interface)
     threads = threads_per_worker(place.local_world_size)
-    guest = Guest(place=place, interface=chosen, dtype=dtype, num_threads=threads, find_model=lambda: _own(model))
+    guest = Guest(
+        place=place,
+        interface=chosen,
+        dtype=dtype,
+        num_threads=threads,
+        find_model=lambda: _own(model),
+        witness=witness,
+    )
     guest.serve(board)
 
 
