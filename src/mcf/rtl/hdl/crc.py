@@ -27,7 +27,7 @@ def affine_crc(m: Module, bits: Value, num_crc_bits: int, crc: Callable[[int], i
         both = Signal(name=f"both_{len(terms)}")
         m.d.comb += both.eq(terms[one] ^ terms[other])
         terms.append(both)
-    return Cat(*(_tree([terms[i] for i in parity]) for parity in parities)) ^ constant
+    return Cat(*(parity([terms[i] for i in chosen]) for chosen in parities)) ^ constant
 
 
 @cache
@@ -47,7 +47,8 @@ def _shared(flips: tuple[int, ...], num_crc_bits: int) -> tuple[Pairs, list[list
         pairs.append((one, other))
 
 
-def _tree(terms: list[Value]) -> Value:
+def parity(terms: list[Value]) -> Value:
+    """The XOR of bits, as a tree: a `Cat` of them, or a mask, compiles and runs slowly in C++ simulation."""
     while len(terms) > 1:
         terms = [reduce(xor, terms[i : i + LUT_INPUTS]) for i in range(0, len(terms), LUT_INPUTS)]
     return terms[0]

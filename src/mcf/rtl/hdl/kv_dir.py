@@ -6,8 +6,6 @@ it has been freed and its last reader is done.
 """
 
 from collections.abc import Iterable
-from functools import reduce
-from operator import xor
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, enum, stream
@@ -15,6 +13,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out
 from amaranth.utils import ceil_log2
 
+from mcf.rtl.hdl.crc import parity
 from mcf.rtl.kv_ops import (
     BLOCK_LOW,
     CREATING,
@@ -113,7 +112,7 @@ class KvDirectory(Component):
         return rows
 
     def _set(self, kv_id: Value) -> Value:
-        return Cat(*(reduce(xor, [kv_id[bit] for bit in bits]) for bits in hash_bits(self.set_bits)))
+        return Cat(*(parity([kv_id[bit] for bit in bits]) for bits in hash_bits(self.set_bits)))
 
     def _tag(self, kv_id: Value) -> Value:
         return Cat(kv_id[:BLOCK_LOW], kv_id[BLOCK_LOW + self.set_bits :])

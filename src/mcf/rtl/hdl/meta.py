@@ -1,11 +1,9 @@
 """The packet header as hardware sees it: the bits of `mcf.schedule.wire.TABLE`, and its CRC as a tree of XORs."""
 
-from functools import reduce
-from operator import xor
-
 from amaranth.hdl import Cat, Value, ValueLike
 from amaranth.lib import data
 
+from mcf.rtl.hdl.crc import parity
 from mcf.schedule.crc16 import crc16
 from mcf.schedule.wire import CRC_BYTES, TABLE
 
@@ -21,7 +19,6 @@ def header_crc(header: ValueLike) -> Value:
     bits = Value.cast(header)
     constant = crc16(bytes(CRC_BYTES))
     flips = [crc16((1 << i).to_bytes(CRC_BYTES, "little")) ^ constant for i in range(_COVERED_BITS)]
-    # a chain of XORs, not a Cat of bits or a mask: simulators in C++ compile and run those slowly
     chosen = [[bits[i] for i in range(_COVERED_BITS) if flips[i] >> k & 1] for k in range(16)]
-    parities = [reduce(xor, terms) for terms in chosen]
+    parities = [parity(terms) for terms in chosen]
     return Cat(*parities) ^ constant

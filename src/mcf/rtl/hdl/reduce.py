@@ -153,7 +153,9 @@ class Reduce(Component):
         return [read.data for read in reads], read_header.data, good
 
     def _completions(self, m: Module) -> None:
-        m.submodules.completions = queue = SyncFIFO(width=len(Value.cast(self.front.completed)), depth=self.slots)
+        m.submodules.completions = self.completions = queue = SyncFIFO(
+            width=len(Value.cast(self.front.completed)), depth=self.slots
+        )
         m.d.comb += [
             queue.w_en.eq(self.front.complete),
             queue.w_data.eq(self.front.completed),

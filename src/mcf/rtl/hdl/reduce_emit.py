@@ -137,7 +137,7 @@ class ReduceEmit(Component):
         header = Value.cast(self.header)
         poison = self.poisoned & ~header[_POISON_BIT]
         flips = (1 << _POISON_BIT) | _POISON_CRC << FIELDS["hcrc"].low
-        m.submodules.queue = queue = SyncFIFO(width=129, depth=QUEUE_BEATS)
+        m.submodules.queue = self.queue = queue = SyncFIFO(width=129, depth=QUEUE_BEATS)
         body = Signal(128)
         with m.Switch(step2):
             with m.Case(Step.HEADER):

@@ -1,0 +1,114 @@
+"""The checks: what is claimed of which small configuration, how far it is tried, and the mutants to be caught."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from mcf.rtl.formal.allocator import AllocatorBench, PartOf, Roomless
+from mcf.rtl.formal.bench import Bench
+from mcf.rtl.formal.fifo import FifoBench, Uncommitted, WholeBench
+from mcf.rtl.formal.kv import ForgetsOwners, FreesAtOnce, KvBench, ServesDraining, TakesTwice
+from mcf.rtl.formal.link import LinkBench, Trusting, Unwrapped
+from mcf.rtl.formal.reduce import CountsTwice, Forgets, Hasty, ReduceBench, Repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One bench: its claim must hold for `num_steps` cycles, or, of a mutant, be broken within them.
+
+    `forever`: by induction over `num_steps`, so for runs of any length. `quick`: takes seconds.
+    """
+
+    properties: str
+    claim: str
+    bench: Callable[[], Bench]
+    num_steps: int
+    mutant: bool = False
+    forever: bool = False
+    quick: bool = False
+
+
+def _mutant(of: Check, what: str, bench: Callable[[], Bench], *, quick: bool = True, num_steps: int = 0) -> Check:
+    steps = num_steps or of.num_steps
+    return Check(properties=of.properties, claim=what, bench=bench, num_steps=steps, mutant=True, quick=quick)
+
+
+_FIFO = Check(
+    properties="1, 2, 4",
+    claim="a queue is never over full, keeps what it offers, and gives each beat once and in order",
+    bench=FifoBench,
+    num_steps=14,
+    quick=True,
+)
+_WHOLE = Check(
+    properties="2, 3",
+    claim="a queue of whole packets never shows one that is taken back",
+    bench=WholeBench,
+    num_steps=14,
+    quick=True,
+)
+_ALLOCATOR = Check(
+    properties="5",
+    claim="a grant gives all outputs of the route, each with room and kept by nobody, to one packet at a time",
+    bench=AllocatorBench,
+    num_steps=14,
+    quick=True,
+)
+_LINK = Check(
+    properties="1, 2, 4",
+    claim="credit, beats under way and beats that wait make the depth; each beat comes once and in order",
+    bench=LinkBench,
+    num_steps=11,
+    quick=True,
+)
+_KV = Check(
+    properties="2, 6",
+    claim="the directory keeps owners, serves no reader while draining, frees with no reader left, holds none twice",
+    bench=KvBench,
+    num_steps=16,
+    quick=True,
+)
+_REDUCE = Check(
+    properties="7",
+    claim="a slot's result leaves after all its children, once, whole; the input never waits; no queue overflows",
+    bench=ReduceBench,
+    num_steps=13,
+    quick=True,
+)
+_PROMPT = Check(
+    properties="7",
+    claim="a complete slot's result begins within 12 cycles of a willing reader",
+    bench=partial(ReduceBench, prompt=True),
+    num_steps=18,
+)
+
+CHECKS: dict[str, Check] = {
+    "fifo": _FIFO,
+    "fifo.overfull": _mutant(_FIFO, "a writer one beat too late", partial(FifoBench, slack=1)),
+    "fifo.whole": _WHOLE,
+    "fifo.uncommitted": _mutant(_WHOLE, "reads before a packet is whole", partial(WholeBench, Uncommitted)),
+    "allocator": _ALLOCATOR,
+    "allocator.roomless": _mutant(_ALLOCATOR, "does not look for room", partial(AllocatorBench, Roomless)),
+    "allocator.part": _mutant(_ALLOCATOR, "grants a part of a route", partial(AllocatorBench, PartOf)),
+    "link": _LINK,
+    "link.long": Check(properties=_LINK.properties, claim=_LINK.claim, bench=LinkBench, num_steps=15),
+    "link.trusting": _mutant(_LINK, "takes damaged words", partial(LinkBench, Trusting)),
+    "link.unwrapped": _mutant(
+        _LINK, "numbers do not begin again", partial(LinkBench, Unwrapped), quick=False, num_steps=22
+    ),
+    "kv_dir": _KV,
+    "kv_dir.long": Check(properties="2, 6", claim=_KV.claim, bench=KvBench, num_steps=23),
+    "kv_dir.owners": _mutant(_KV, "forgets owners", partial(KvBench, ForgetsOwners)),
+    "kv_dir.readers": _mutant(_KV, "frees at once", partial(KvBench, FreesAtOnce)),
+    "kv_dir.draining": _mutant(_KV, "serves draining entries", partial(KvBench, ServesDraining)),
+    "kv_dir.twice": _mutant(_KV, "takes an entry twice", partial(KvBench, TakesTwice)),
+    "reduce": _REDUCE,
+    "reduce.long": Check(properties="7", claim=_REDUCE.claim, bench=ReduceBench, num_steps=17),
+    "reduce.prompt": _PROMPT,
+    "reduce.hasty": _mutant(_REDUCE, "completes with the first child", partial(ReduceBench, Hasty)),
+    "reduce.double": _mutant(_REDUCE, "counts a child twice", partial(ReduceBench, CountsTwice)),
+    "reduce.repeats": _mutant(_REDUCE, "sends results twice", partial(ReduceBench, emit=Repeats)),
+    "reduce.forgets": _mutant(
+        _PROMPT, "loses a completion", partial(ReduceBench, emit=Forgets, prompt=True), quick=False
+    ),
+}
