@@ -38,7 +38,7 @@ def aligned_schedules() -> dict[str, Schedule]:
             shape=TINY, cluster=Cluster.uniform(topology, 4), prompt_tokens=1024, chunk_tokens=512, max_new_tokens=3
         )
         out[f"{policy} on a {topology}"] = plan(policy, request)
-    sizes = {"num_nodes": 4, "prompt_tokens": 768, "chunk_tokens": 256, "page_tokens": 64, "max_new_tokens": 3}
+    sizes = {"num_nodes": 4, "prompt_tokens": 1024, "chunk_tokens": 512, "page_tokens": 64, "max_new_tokens": 3}
     for seed in (2, 5):
         out[f"random {seed}"] = random_schedule(Recipe(**sizes, seed=seed, multicast=True))
     return out

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from amaranth.hdl import Elaboratable
 from numpy.typing import NDArray
 
 from mcf.errors import RunError
@@ -89,7 +90,7 @@ class Board:
         self.mesh, self.latency = mesh, latency
         self.ends: dict[tuple[int, Port], int] = {}
         self.instances = Instances()
-        library = compile_module(Core(), name="core", waveform=waveform)
+        library = compile_module(_used(Core()), name="core", waveform=waveform)
         cores = [self.instances.instance(library) for _ in range(mesh.num_nodes)]
         self.wires: dict[tuple[int, int], int] = {}
         if links:
@@ -275,3 +276,11 @@ class Board:
 def _words(values: Iterable[int], num_words: int) -> NDArray[np.uint32]:
     joined = b"".join(value.to_bytes(4 * num_words, "little") for value in values)
     return np.frombuffer(joined, "<u4").reshape(-1, num_words)
+
+
+def _used(core: Core) -> Core:
+    """Amaranth warns of modules that are never elaborated: these may be compiled already."""
+    for part in vars(core).values():
+        if isinstance(part, Elaboratable):
+            part._MustUse__used = True
+    return core
