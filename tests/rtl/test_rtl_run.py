@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=str(missi
 MESH = Mesh(width=2, height=2)
 # float32 on the wire in prefill; states of 16 bits in decode: 5e-4 of the largest output for 16 shards
 TOLERANCE = 2e-3
+BF16_TOLERANCE = 3e-2  # bfloat16 on the wire
 
 
 def aligned_schedules() -> dict[str, Schedule]:
@@ -46,8 +47,9 @@ def aligned_schedules() -> dict[str, Schedule]:
 
 @pytest.mark.parametrize("name", aligned_schedules())
 def test_conformance(name):
-    executor = partial(run, mesh=MESH)
-    assert check_executor(executor, {name: aligned_schedules()[name]}, tolerance=TOLERANCE) == 1
+    sched = aligned_schedules()[name]
+    tolerance = BF16_TOLERANCE if sched.meta.kv_bytes == 2 else TOLERANCE
+    assert check_executor(partial(run, mesh=MESH), {name: sched}, tolerance=tolerance) == 1
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.3])
@@ -56,7 +58,7 @@ def test_the_demo_multicasts_drains_and_merges(stall):
     tensors = random_qkv(sched.meta, decode_tokens=4)
     got = run(sched, *tensors, decode_tokens=4, mesh=MESH, latency=3, stall=stall)
     law = mcf.ref.run(sched, *tensors, decode_tokens=4)
-    assert float(np.abs(got.out - law.out).max()) < 3e-2  # bfloat16 on the wire
+    assert float(np.abs(got.out - law.out).max()) < BF16_TOLERANCE
     assert got.peak_bytes == law.peak_bytes
     assert got.certificate.is_exact
     assert got.merged == 4 * 4 * sched.meta.num_layers * sched.meta.num_q_heads

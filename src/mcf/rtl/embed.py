@@ -42,6 +42,7 @@ def _embed_send(out: Embedding, sched: Schedule, row: int) -> None:
     step, receivers = sched.step(row), sched.receivers(row)
     for node in receivers:
         _pair(out, node, step.node)
+        _pair(out, step.node, node)
     if len(receivers) == 1 and (step.route < 0 or sched.meta.topology != out.mesh.topology.name):
         out.of_send[row] = _pair(out, step.node, receivers[0])
         return

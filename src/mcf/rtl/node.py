@@ -20,13 +20,13 @@ from mcf.schedule.packets import BEAT_BYTES, SEGMENT_BEATS
 from mcf.schedule.passes import intersects
 from mcf.schedule.program import TAKE, Instance, MemoryEvent, Row
 from mcf.schedule.steps import ALL, ATTEND, DECODE, DRAIN, FREE, KEEP, KV, MERGE, PRODUCE, QUERY, RECV, SEND, STATE
-from mcf.schedule.wire import Op, Stage, pack, unpack
+from mcf.schedule.wire import Collective, Op, Stage, pack, unpack
 
 if TYPE_CHECKING:
     from mcf.rtl.run import Run
 
 _POSITION_BITS = 14  # of a row's place in its list, in `block`; 5 more in `head`, 1 in `is_v`
-_KEY = ("src", "route_id", "op", "layer", "head", "is_v", "block", "tag")
+_KEY = ("src", "op", "layer", "head", "is_v", "block", "tag")
 
 
 class _Part(NamedTuple):
@@ -244,33 +244,42 @@ class Node:
         """A send has reached all its receivers."""
         self.directory.ask(KvOp.DONE, self.reading.pop((row, tick), []), position=self.position(row))
 
-    def launch(self, row: int, tick: int) -> None:
-        """All receivers have posted: the payload goes to the network half, as descriptors."""
+    def launch(self, row: int, tick: int, to: int | None = None) -> None:
+        """All receivers have posted, or node `to` alone: the payload goes to the network half, as descriptors."""
         step, board = self.program.rows[row], self.run.board
         state = self._source(row, tick) if step.payload == STATE else None
         if row not in self.low.messages:
             assert state is not None
-            self._send_state(row, tick, state, to_self=False)
+            self._send_state(row, tick, state, to_self=False, way=self._way(to))
             return
         messages = self.low.messages[row]
         layer = tick % self.low.sched.meta.num_layers
         parts = [self.compute.payload(step, message, tick, state) for message in messages]
         padded = [part + bytes(-len(part) % BEAT_BYTES) for part in parts]
         address = board.store(self.number, b"".join(padded))
-        headers = [header_of(self.low, row, message, layer=layer) for message in messages]
+        headers = [header_of(self.low, row, message, layer=layer) | self._way(to) for message in messages]
         board.post(self.number, descriptors(headers, [message.num_beats for message in messages], address))
+
+    def _way(self, to: int | None) -> dict[str, int]:
+        """The header fields that change when a copy goes to one receiver alone."""
+        if to is None:
+            return {}
+        route = self.low.embedding.of_pair[self.number, to]
+        return {"dst_node": to, "route_id": route, "collective": Collective.P2P}
 
     def _source(self, row: int, tick: int) -> PartialState:
         states = self.compute.states
         return states[next((t, tick) for t in self.program.after[row] if (t, tick) in states)]
 
-    def _send_state(self, row: int, tick: int, state: PartialState, *, to_self: bool) -> None:
+    def _send_state(
+        self, row: int, tick: int, state: PartialState, *, to_self: bool, way: dict[str, int] | None = None
+    ) -> None:
         """One packet for each query head: to the reduction units of the receivers, or to the node's own."""
         blocks = encode(state, self.run.v_scale)
         for head in range(self.low.slots_per_tick):
             beats = to_beats(_one(blocks, head), self.low.child[row], OUT_BEATS)
             address = self.run.board.store(self.number, b"".join(beat.to_bytes(BEAT_BYTES, "little") for beat in beats))
-            header = state_header(self.low, row, tick=tick, q_head=head, to_self=to_self)
+            header = state_header(self.low, row, tick=tick, q_head=head, to_self=to_self) | (way or {})
             self.run.board.post(self.number, [pack_descriptor(header, address=address, beats=len(beats))])
 
     # --- receiving ---

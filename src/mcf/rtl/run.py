@@ -92,6 +92,7 @@ class Run:
         self.num_started = [0] * len(self.program.rows)
         self.credits: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.waiting: list[tuple[int, int]] = []  # sends whose receivers have not all posted
+        self.served: dict[tuple[int, int], set[int]] = {}  # multicasts that go to their receivers one by one
         self.under_way: dict[tuple[int, int], tuple[int, set[int]]] = {}  # (row, tick) -> first cycle, nodes to reach
         self.trace, self.purposes = TraceBuilder(), purposes(sched).tolist()
         self.phase_ends = {PREFILL: 0, CONVERGE: 0, DECODE: 0}
@@ -109,7 +110,7 @@ class Run:
             if not self._unfinished():
                 break
             moving = self.board.run()
-            if not (done + self._take_in() or moving):
+            if not (done + self._take_in() or moving or self._part_a_multicast()):
                 self._stuck()
         self.board.check_drops()
         return self._outcome()
@@ -123,15 +124,37 @@ class Run:
         return total
 
     def _launch(self) -> int:
-        ready = [send for send in self.waiting if self._is_posted(*send)]
-        for row, tick in ready:
-            self.waiting.remove((row, tick))
-            self.under_way[row, tick] = self.board.cycle, set(self.sched.receivers(row))
-            self.nodes[self.program.rows[row].node].launch(row, tick)
-        return len(ready)
+        done = 0
+        for row, tick in list(self.waiting):
+            missing = set(self.sched.receivers(row)) - self._posted(row, tick)
+            if (row, tick) in self.under_way:
+                done += self._launch_copies(row, tick)
+            elif not missing:
+                self.waiting.remove((row, tick))
+                self.under_way[row, tick] = self.board.cycle, set(self.sched.receivers(row))
+                self.nodes[self.program.rows[row].node].launch(row, tick)
+                done += 1
+        return done
 
-    def _is_posted(self, row: int, tick: int) -> bool:
-        return all(self.credits[row][node] > tick for node in self.sched.receivers(row))
+    def _posted(self, row: int, tick: int) -> set[int]:
+        return {node for node in self.sched.receivers(row) if self.credits[row][node] > tick}
+
+    def _launch_copies(self, row: int, tick: int) -> int:
+        """Send a multicast to those that have posted, one by one: they may have to wait for each other in a circle."""
+        served = self.served.setdefault((row, tick), set())
+        new = self._posted(row, tick) - served
+        if new and not served:
+            self.under_way[row, tick] = self.board.cycle, set(self.sched.receivers(row))
+        for node in sorted(new):
+            self.nodes[self.program.rows[row].node].launch(row, tick, node)
+        served |= new
+        if served == set(self.sched.receivers(row)):
+            self.waiting.remove((row, tick))
+        return len(new)
+
+    def _part_a_multicast(self) -> bool:
+        """When nothing moves: give a waiting multicast to those that have posted."""
+        return any(self._launch_copies(row, tick) for row, tick in list(self.waiting))
 
     def _take_in(self) -> int:
         done = 0
