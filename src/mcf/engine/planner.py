@@ -162,7 +162,7 @@ def _chunk_sizes(
         S_node=kv_memory_bytes,
         max_new_tokens=max_tokens,
     )
-    sizes = {min(t * num_workers, prompt_tokens) for t in AUTO_TOKENS} | {first}
+    sizes = {min(t * num_workers, prompt_tokens) for t in (RUN_TOKENS, *AUTO_TOKENS)} | {first}
     if num_workers > 1 and kv_memory_bytes is None:
         first = min(RUN_TOKENS * num_workers, prompt_tokens)
-    return sorted(sizes | {first}, key=lambda size: (size != first, size > first, -size))
+    return sorted(sizes, key=lambda size: (size != first, size > first, -size))
