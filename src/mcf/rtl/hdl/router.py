@@ -26,6 +26,8 @@ class Router(wiring.Component):
     `length` in each router they pass; `aborted` pulses when the local output takes one back.
     """
 
+    check, ingress, allocator = Lookup, Ingress, Allocator  # its parts
+
     def __init__(self, *, depth: int = 256, routes: int = 1024, max_beats: int = 64, slack: int = 32) -> None:
         self.depth, self.routes, self.max_beats, self.slack = depth, routes, max_beats, slack
         # a started packet, a granted one and the next: each a header, its payload, one beat too many; 4 beats in flight
@@ -45,11 +47,11 @@ class Router(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         """Inputs, check, allocator, crossbar, queues."""
         m = Module()
-        m.submodules.lookup = lookup = Lookup(routes=self.routes, max_beats=self.max_beats)
-        m.submodules.allocator = allocator = Allocator()
+        m.submodules.lookup = lookup = self.check(routes=self.routes, max_beats=self.max_beats)
+        m.submodules.allocator = allocator = self.allocator()
         wiring.connect(m, wiring.flipped(self.write), lookup.write)
-        ways_in = [Ingress(slack=self.slack, max_beats=self.max_beats) for _ in Port]
-        queues = [BeatFifo(self.depth, whole=port == Port.LOCAL) for port in Port]
+        ways_in = [self.ingress(slack=self.slack, max_beats=self.max_beats) for _ in Port]
+        queues = self.queues = [BeatFifo(self.depth, whole=port == Port.LOCAL) for port in Port]
         for port in Port:
             m.submodules[f"in_{port.name.lower()}"] = ways_in[port]
             m.submodules[f"out_{port.name.lower()}"] = queues[port]
