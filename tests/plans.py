@@ -88,5 +88,6 @@ def requests(draw: st.DrawFn, *, max_tokens: int = 600) -> PlanRequest:
         max_new_tokens=draw(st.sampled_from([0, 1, 70, 400])),
         stream_slots=draw(st.sampled_from([2, 2, 3])),
         buffer_bytes=draw(st.sampled_from([0, 0, 5 * 64 * 128])),
+        drain_chunks=draw(st.sampled_from([0, 0, 1, 3])),
         alpha=draw(st.sampled_from([None, 0, 0.7, 2, math.inf])),
     )

@@ -58,11 +58,11 @@ HEAD_POINTS = (
     "decode",
     "shutdown",
 )
-_WHO = r"error: worker \d+(?: on \S+ \(\S+\))?"
+_WHO = r"error: worker \d+(?: on \S+(?: \(\S+\))?)?"  # before its hello a worker has an address alone
 LOST = re.compile(_WHO + r" (was lost during \w+: \S|could not join: its process \d+ on \S+ ended or was killed)")
 SILENT = re.compile(_WHO + r" went silent during \w+: no heartbeat for")
 LEFT_ALONE = re.compile(
-    r"error: (worker \d+ (lost the head|cannot reach the head's)|link to worker \d+ broke: |the store at \S+ )"
+    r"error: (worker \d+ (lost the head|cannot reach the (head's|store))|link to worker \d+ broke: |the store at \S+ )"
 )
 EARLY = ("importing", "start")  # a worker of another host that stops here is noticed when the time to join is over
 TABLE_POINTS = ("joining", "loading", "prefill-early", "prefill-late", "convergence", "decode", "shutdown")

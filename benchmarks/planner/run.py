@@ -1,15 +1,22 @@
 """How fast plans are made: closed forms of every policy, and schedules of 1.3 million steps; on one core.
 
     python benchmarks/planner/run.py [--out results.json]     decisions, closed forms, build and verify
+    python benchmarks/planner/run.py --wide                   1M tokens on 1,024 nodes: build and verify, two minutes
     python benchmarks/planner/run.py --exact                  the six exact instances, up to a minute
 
 Targets, on one core: closed forms of all policies for 1M tokens on 1,024 nodes in 256 chunks below 1 s; a schedule of
 1.3 million steps built below 7 s and verified below 30 s.
+
+Every delivery is a receive with a row of its own. On 1,024 nodes an all-to-all therefore has a million rows per chunk,
+and 256 chunks of it 268 million, twice that with the history: 20 to 40 GiB, which no target means. `--wide` measures
+what 1.3 million rows hold there: the same gathering by doubling, ten sends and ten receives per node and chunk, each of
+twice as many makers as the one before. 23 rows per node and chunk are 1.5 million for 64 chunks of 16 tokens per node.
 """
 
 import argparse
 import json
 import math
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +28,8 @@ from mcf.cluster import Cluster, Topology
 from mcf.mars import FORMS, REFERENCES, Job, Rates, Setting, predict, solve, solve_groups
 from mcf.model import named_shape
 from mcf.policies import PlanRequest, plan
-from mcf.schedule import verify
+from mcf.policies.common import start as begin
+from mcf.schedule import Schedule, head_tail, verify
 
 SHAPE = named_shape("qwen2.5-1.5b", dtype="bfloat16")
 GPU = Rates(P=200e12, BW=12.5e9, tau=5e-6, BW_mem=2.039e12, w=2.0, overhead=5e-6)
@@ -61,6 +69,33 @@ def steps(policy: str, num_nodes: int, num_rows: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def doubling(request: PlanRequest) -> Schedule:
+    """All KV to all nodes in log2(N) exchanges per chunk and layer; no decode template."""
+    b, num_nodes = begin("doubling", request, head_tail), request.num_nodes
+    for chunk in range(b.num_chunks):
+        seen = (0, chunk + 1)
+        for node in range(num_nodes):
+            b.produce(node, chunk)
+            for k in range(num_nodes.bit_length() - 1):
+                first = node >> k << k
+                b.send_kv(node, [node ^ (1 << k)], chunk, chunks=seen, makers=(first, first + (1 << k)))
+            b.merge(node, chunk, [b.attend(node, chunk, chunks=seen, makers=(0, num_nodes))])
+    return b.build()
+
+
+def wide(num_chunks: int, num_nodes: int = 1024, tokens: int = 2**20) -> dict[str, Any]:
+    """Build and verify the doubling schedule of a million tokens."""
+    cluster = Cluster.uniform("switch", num_nodes)
+    asked = PlanRequest(shape=SHAPE, cluster=cluster, prompt_tokens=tokens, chunk_tokens=tokens // num_chunks)
+    sched, build_s = timed(lambda: doubling(asked))
+    report, verify_s = timed(lambda: verify(sched))
+    return {
+        "policy": "doubling", "num_nodes": num_nodes, "num_chunks": num_chunks, "num_rows": report.num_rows,
+        "build_s": round(build_s, 2), "verify_s": round(verify_s, 2),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }  # fmt: skip
+
+
 def exact() -> list[dict[str, Any]]:
     """The six instances: fetching alone and with groups, against the solver's optimum and its proven bound."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -86,13 +121,19 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="closed forms, decisions, and schedules of a million steps")
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--wide", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
-    result = environment(["python", *sys.argv])
+    result = environment(["python", *sys.argv]) | {"seed": None}
     if args.exact:
         result["exact"] = exact()
         for row in result["exact"]:
             print(" ".join(f"{key}={value:.4g}" for key, value in row.items()))
+    elif args.wide:
+        result |= {"wide": [], "target_s": {"build": 7, "verify": 30}}
+        for num_chunks in (16, 32, 64):
+            result["wide"].append(row := wide(num_chunks))
+            print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), "(targets 7, 30)", flush=True)
     else:
         forms = closed_forms(1024, 256, 2**20)
         result |= {"closed_forms_s": forms, "all_s": round(sum(forms.values()), 3)}

@@ -1,14 +1,20 @@
 """Predicted against measured prefill: the same schedule in `mcf.sim` and on real workers behind throttled links.
 
     sudo .venv/bin/python benchmarks/sim/validate.py            2 and 4 workers, 100 Mbit/s and 1 Gbit/s, every policy
+    sudo .venv/bin/python benchmarks/sim/validate.py --workers 4 --rate 100mbit     a quarter of it, in three minutes
     .venv/bin/python benchmarks/sim/validate.py --local         on loopback, unthrottled: no root, two minutes
+
+Rows of the same setting in the file of results are replaced, others stay: four runs of a quarter give the whole.
 
 Each worker is a host of its own: a network namespace on a bridge, its cable limited by `tbf` in both directions
 (tests/netns.py; needs root, `ip` and `tc`). The world is torchrun's. Rank 0 loads the model and measures all workers at
-once with the doctor's gauges, so the rates are those of this many workers on this machine. Then every policy runs: once
-to warm up, then `--repeats` times, of which the median counts. Wall time is from the first to the last event of prefill
+once with the doctor's gauges, so the rates are those of this many workers on this machine; `mars` decides by them.
+After one run to warm up every policy runs up to `--repeats` times, of which the median counts; not again when it has
+taken `--seconds`. Wall time is from the first to the last event of prefill
 in the trace; model time is what `mcf.sim` says of the very schedule that ran, all layers simulated. Each has a column
-of its own. The target is a ratio within 20 %; runs on a machine that is not idle say nothing.
+of its own. The target is a ratio within 20 %; runs on a machine that is not idle say nothing. Beside the ratio stand
+its parts, predicted and measured: work and waiting for communication on the node that ends last, and a decode step.
+Where the ratio is outside the band, the parts that are off by more than the band are named.
 """
 
 import argparse
@@ -24,12 +30,15 @@ from typing import Any
 
 import mcf
 from mcf.bench.environment import environment
+from mcf.engine.clusters import speeds_of
 from mcf.engine.doctor.clusterfile import RATES
 from mcf.engine.doctor.measure import Measurement, measure
+from mcf.engine.result import Result
 from mcf.errors import UserError
 from mcf.policies import NAMES
 from mcf.schedule.steps import PREFILL
-from mcf.sim import Profile, bounds, load_profile, simulate
+from mcf.sim import Profile, bounds, decode_s, load_profile, simulate
+from mcf.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 TEXT = "The quick brown fox jumps over the lazy dog, and the river runs on to the sea. "
@@ -37,6 +46,7 @@ WORKERS, LINKS = (2, 4), ("100mbit", "1gbit")
 BITS_S = {"mbit": 1e6, "gbit": 1e9}
 FRAMING = 1448 / 1514  # bytes of payload per byte that tbf counts: TCP segments of 1,448 in frames of 1,514
 BAND = 0.2
+TOKENS = 5  # the first ends prefill, the others are decode steps
 PORT = "29511"
 PATIENCE_S = 3600.0
 
@@ -62,7 +72,9 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
     with mcf.load(options.model, workers=options.workers) as llm:
         found = measure(llm.world, num_threads=[llm.world.num_threads_per_worker] * options.workers, shape=llm.shape)
         profile = profile_of(found, rate=options.rate)
+        llm.rates, llm.chunk_tokens = speeds_of(profile, options.workers), options.chunk_tokens
         ids = (llm.encode(TEXT * (options.prompt_tokens // 8), raw=True) * 2)[: options.prompt_tokens]
+        llm.generate(ids, max_tokens=TOKENS)  # warm
         for policy in options.policies:
             llm.policy = policy
             try:
@@ -77,37 +89,82 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _row(llm: "mcf.LLM", ids: list[int], profile: Profile, options: argparse.Namespace) -> dict[str, Any]:
-    times = []
-    for turn in range(options.repeats + 1):
-        ran = llm.generate(ids, max_tokens=1)
-        start, end = ran.trace.interval(stage=PREFILL)
-        times += [end - start] if turn else []
+    runs: list[Result] = []
+    while len(runs) < options.repeats and (not runs or sum(map(_wall, runs)) < options.seconds):
+        runs.append(llm.generate(ids, max_tokens=TOKENS, ignore_eos=True))
+    ran = sorted(runs, key=_wall)[len(runs) // 2]
     model = simulate(ran.schedule, profile, shape=llm.shape)
-    least = bounds(ran.schedule, profile, shape=llm.shape)
-    measured = median(times)
+    end = float(model.trace.events["t_end"].max())
+    parts = {
+        "compute": (_part(model.trace, (0.0, end), "compute_s"), _part(ran.trace, _span(ran), "compute_s")),
+        "exposed": tuple(
+            _part(t, s, "exposed_communication_s") for t, s in ((model.trace, (0.0, end)), (ran.trace, _span(ran)))
+        ),
+        "decode": (decode_s(ran.schedule, profile, shape=llm.shape), median(ran.token_s)),
+    }
+    measured = median(map(_wall, runs))
     return {
         "policy": llm.policy,
         "workers": options.workers,
         "rate": options.rate,
         "prompt_tokens": len(ids),
+        "chunk_tokens": ran.chunk_tokens,
         "model_time_s": model.ttft_s,
         "wall_time_s": measured,
-        "wall_times_s": times,
+        "wall_times_s": [_wall(run) for run in runs],
         "ratio": model.ttft_s / measured,
-        "limit": least.limit,
+        "parts": {name: {"model_s": mine, "wall_s": theirs} for name, (mine, theirs) in parts.items()},
+        "off": [name for name, pair in parts.items() if _is_off(*pair, measured if name != "decode" else pair[1])],
+        "limit": bounds(ran.schedule, profile, shape=llm.shape).limit,
         "bytes": sum(ran.bytes.values()),
     }
+
+
+def _span(ran: Result) -> tuple[float, float]:
+    """From the first to the last event of prefill."""
+    return ran.trace.interval(stage=PREFILL)
+
+
+def _wall(ran: Result) -> float:
+    start, end = _span(ran)
+    return end - start
+
+
+def _part(trace: Trace, span: tuple[float, float], name: str) -> float:
+    """Seconds of a part of prefill on the node that ends last."""
+    return float(trace.breakdown(trace.last_node(), *span)[name])
+
+
+def _is_off(model_s: float, wall_s: float, whole_s: float) -> bool:
+    """Say whether a part differs by more than the band, of itself and of a tenth of the whole."""
+    return abs(model_s - wall_s) > max(BAND * wall_s, BAND / 2 * whole_s)
 
 
 def _line(row: dict[str, Any]) -> str:
     head = f"{row['policy']:<11} N = {row['workers']} {row['rate'] or 'loopback':<9}"
     if "why" in row:
         return f"{head} no: {row['why']}"
-    mark = "" if abs(row["ratio"] - 1) <= BAND else "   outside the band"
+    mark = "" if abs(row["ratio"] - 1) <= BAND else f"   outside the band: {_off_words(row)}"
     return (
         f"{head} model time {row['model_time_s']:8.3f} s   wall time {row['wall_time_s']:8.3f} s   "
         f"ratio {row['ratio']:.2f}   limit {row['limit']}{mark}"
     )
+
+
+def _off_words(row: dict[str, Any]) -> str:
+    parts = ((name, row["parts"][name]) for name in row["off"])
+    words = [f"{name} {part['model_s']:.3f} s for {part['wall_s']:.3f} s" for name, part in parts]
+    return ", ".join(words) or "no part alone"
+
+
+def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of earlier runs, those of the same policy, workers and rate replaced."""
+    done = {_key(row) for row in new}
+    return sorted([*(row for row in old if _key(row) not in done), *new], key=_key)
+
+
+def _key(row: dict[str, Any]) -> tuple[int, str, str]:
+    return row["workers"], row["rate"] or "", row["policy"]
 
 
 # --- hosts ---
@@ -147,6 +204,7 @@ def _options(options: argparse.Namespace) -> list[str]:
     return [
         *("--model", options.model, "--prompt-tokens", str(options.prompt_tokens)),
         *("--repeats", str(options.repeats), "--policies", ",".join(options.policies)),
+        *("--chunk-tokens", str(options.chunk_tokens), "--seconds", str(options.seconds)),
     ]
 
 
@@ -155,7 +213,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="predicted against measured prefill")
     parser.add_argument("--model", default="demo")
     parser.add_argument("--prompt-tokens", type=int, default=1024)
+    parser.add_argument("--chunk-tokens", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=8.0, help="no run more of a policy after so long")
     parser.add_argument("--policies", type=lambda text: text.split(","), default=list(NAMES))
     parser.add_argument("--workers", type=int, default=None, help="instead of 2 and 4")
     parser.add_argument("--rate", default=None, help="instead of 100mbit and 1gbit")
@@ -178,6 +238,8 @@ def main() -> None:
     print(f"{sum(abs(ratio - 1) <= BAND for ratio in ratios)} of {len(ratios)} within {BAND:.0%}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     head = environment(["python", *sys.argv])
+    if options.out.exists():
+        rows = merged(json.loads(options.out.read_text(encoding="utf-8"))["rows"], rows)
     options.out.write_text(json.dumps(head | {"rows": rows}, indent=2) + "\n", encoding="utf-8")
     print(f"written to {options.out}")
 

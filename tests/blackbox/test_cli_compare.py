@@ -11,7 +11,7 @@ from mcf.mars import FORMS, REFERENCES
 PLAN = ("plan", "qwen2.5-1.5b", "--prompt-tokens", "64k", "--cluster", "gpu-10g", "--workers", "16")
 KEYS = {
     *("policy", "nodes", "prompt_tokens", "chunk_tokens", "ttft_s", "bound_s", "limit", "traffic_bytes", "link_bytes"),
-    *("peak_kv_bytes", "missing_bytes", "fits", "is_reference"),
+    *("peak_kv_bytes", "missing_bytes", "fits", "is_reference", "bounds"),
 }
 
 

@@ -26,6 +26,7 @@ OPTIONS = {
         "--timeout",
         "--interface",
         "--trace",
+        "--cluster",
     },
     "plan": SHARED | {"--prompt-tokens", "--cluster", "--save"},
     "show": {"--verify", "--play", "--out", "--debug"},

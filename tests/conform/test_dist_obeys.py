@@ -18,7 +18,7 @@ from mcf.policies import PlanRequest
 from mcf.ref import Outcome, run
 from mcf.schedule import Builder, Schedule, ScheduleMeta, contiguous, cut, head_tail, unicast
 from mcf.schedule.memory import peak_bytes
-from mcf.schedule.steps import KEEP, KV, PREFILL, QUERY, SEND, STATE
+from mcf.schedule.steps import DRAIN, KEEP, KV, PREFILL, QUERY, SEND, STATE
 from mcf.testing import check_executor, random_qkv, random_schedule
 from mcf.testing.executors import standard_schedules
 from mcf.testing.localattention import LocalOutcome, local_attention
@@ -142,6 +142,23 @@ def test_every_policy_under_every_budget(num_nodes, policy):
     for seed, budget in enumerate((least, (least + most) // 2, None)):
         cluster = Cluster.uniform("switch", num_nodes, kv_budget_bytes=budget)
         check(unicast(policies.plan(policy, replace(request, cluster=cluster))), seed)
+
+
+@pytest.mark.parametrize("policy", ["mars", "mars-paper"])
+@pytest.mark.parametrize("drain_chunks", [1, 3])
+def test_copies_that_retire_before_the_end(policy, drain_chunks):
+    request = PlanRequest(
+        shape=SHAPE,
+        cluster=Cluster.uniform("switch", 4),
+        prompt_tokens=300,
+        chunk_tokens=50,
+        max_new_tokens=2,
+        alpha=float("inf"),
+        drain_chunks=drain_chunks,
+    )
+    sched = unicast(policies.plan(policy, request))
+    assert ((sched.steps["kind"] == DRAIN) & (sched.steps["stage"] == PREFILL)).any()
+    check(sched, drain_chunks)
 
 
 def test_the_runtime_passes_the_shipped_check_of_executors():

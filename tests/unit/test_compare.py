@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from mcf.cluster import Cluster, NodeSpec, Topology
-from mcf.engine.compare import compare, rates_of
+from mcf.engine.compare import compare
 from mcf.errors import UserError
 from mcf.mars import FORMS, REFERENCES, Job, worst_link_bytes
 from mcf.policies import plan
-from mcf.sim import load_profile, simulate
+from mcf.sim import load_profile, rates_of, simulate
 from mcf.sim.profile import ProfileNode
 from simulated import QWEN, asked, profile, tiny_shape
 
@@ -21,7 +21,7 @@ def test_the_slowest_node_and_link_count() -> None:
         profile(), nodes=(ProfileNode(), ProfileNode(numbers={"flops_s": 10.0, "link_bytes_s": 32.0})),
         links={(0, 1): {"link_latency_s": 2.0}},
     )  # fmt: skip
-    found = rates_of(used, 2)
+    found = rates_of(used, Cluster.uniform("switch", 2))
     assert (found.P, found.BW, found.tau, found.BW_mem) == (10.0, 32.0, 2.0, 1e15)
 
 
@@ -46,7 +46,7 @@ def test_the_busiest_link_of_others_is_near(name: str, spec: str) -> None:
 
 
 def test_each_policy_has_its_best_chunk_and_its_budget() -> None:
-    shape, rates = replace(QWEN, kv_bytes=2), rates_of(load_profile("gpu-10g"), 4)
+    shape, rates = replace(QWEN, kv_bytes=2), rates_of(load_profile("gpu-10g"), Cluster.uniform("switch", 4))
     nodes = (*(NodeSpec(kv_budget_bytes=400_000_000),) * 3, NodeSpec(kv_budget_bytes=200_000_000))
     cluster = Cluster(nodes=nodes, topology=Topology.parse("switch", 4))
     found = compare(shape, cluster, rates, prompt_tokens=20_000)

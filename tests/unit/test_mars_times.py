@@ -210,6 +210,16 @@ def test_the_inbound_bound_is_below_every_group_size_integer_or_not(drawn: tuple
     assert mars.inbound_bound_s(s, rates) <= (total + mars.T_head(s.shape, rates)) * (1 + 1e-9)
 
 
+def test_a_cached_prefix_counts_as_history() -> None:
+    """P0 tokens before the prompt are as history that the first chunk finds (invariant 14)."""
+    s = Setting(shape=BF16, N=4, S=4096, B=1024, P0=2048, S_node=200 * 10**6)
+    later = replace(s, S=6144, P0=0)
+    assert [s.h(c) for c in (1, 4)] == [later.h(c) for c in (3, 6)] == [2048, 5120]
+    mine, whole = mars.solve_groups(s, GPU), mars.solve_groups(later, GPU)
+    assert [c.T for c in mine.chunks] == [c.T for c in whole.chunks[2:]]
+    assert mars.inbound_bound_s(s, GPU) <= mine.T_TTFT < whole.T_TTFT
+
+
 def test_ties_go_to_the_fewest_bytes() -> None:
     """On boards that only compute, groups cost nothing and save traffic: 42 GB, where eq. 11's floor moves 155."""
     s = Setting(shape=QWEN, N=16, S=2**17, B=4096, b=INT4, S_node=4 * 2**13 * 7168, deg=2, state_bytes=2)

@@ -11,14 +11,28 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mcf import mars
-from mcf.errors import InfeasibleError, PromptError, UnknownNameError, UserError
+from mcf.errors import InfeasibleError, LawError, PromptError, UnknownNameError, UserError
 from mcf.mars import default_alpha, r_reuse
 from mcf.policies import NAMES, PlanRequest, least_budget, plan
-from mcf.policies.common import rectangles, stars
+from mcf.policies.common import rectangles, stars, start
 from mcf.policies.mars import job_of
-from mcf.schedule import Report, Schedule, digest, to_bytes, unicast, verify
+from mcf.schedule import Report, Schedule, digest, head_tail, to_bytes, unicast, verify
 from mcf.schedule.memory import peak_bytes
-from mcf.schedule.steps import ATTEND, DECODE, DRAIN, FREE, KEEP, KV, PREFILL, PRODUCE, RECV, SEND, STREAM
+from mcf.schedule.steps import (
+    ATTEND,
+    CONVERGE,
+    DECODE,
+    DRAIN,
+    FREE,
+    KEEP,
+    KV,
+    PREFILL,
+    PRODUCE,
+    RECV,
+    SEND,
+    STATE,
+    STREAM,
+)
 from mcf.testing import check_policy
 from plans import LEAST_NODES, pairs_of, request, requests, with_budgets
 
@@ -428,6 +442,27 @@ def test_stars_are_direct_links_parents_first() -> None:
     assert stars(((0, 1), (0, 3), (1, 2)), [0]) == [(0, 0, [1, 3]), (1, 1, [2])]
 
 
+def far_first() -> Schedule:
+    """One chunk of seven nodes on a ring that multicast their blocks; each attends far blocks before near ones."""
+    b = start("far-first", request(7, 42, 42, topology="ring"), head_tail)
+    for node in range(7):
+        b.produce(node, 0)
+        b.send_kv(node, [n for n in range(7) if n != node], 0, chunks=(0, 1), makers=(node, node + 1))
+        makers = [(node + step) % 7 for step in range(7)]
+        b.merge(node, 0, [b.attend(node, 0, chunks=(0, 1), makers=(m, m + 1)) for m in makers])
+    b.decode()
+    return b.build()
+
+
+def test_relays_that_wait_in_a_circle_are_told_why_and_what_to_do() -> None:
+    """Plain sends of multicasts: V6 counts the forwards and says what helps."""
+    verify(far_first())  # as multicasts nobody forwards
+    says = r"V6.*70 rows wait for one another for ever; 14 of them pass on KV .*: write each hop in the policy"
+    with pytest.raises(LawError, match=says):
+        verify(unicast(far_first()))
+    verify(unicast(plan("gather", request(7, 42, 42, topology="ring"))))
+
+
 # --- mars ---
 
 
@@ -475,6 +510,74 @@ def test_mars_with_room_for_everything_never_fetches() -> None:
     _, report = judged("mars", request(6, 2000, 300))
     assert report.traffic["fetched_kv"] == 0
     assert report.traffic["new_kv"] > 0
+
+
+# --- convergence ---
+
+
+def left_to_free(sched: Schedule) -> int:
+    """Blocks of copies, over all nodes, that are freed only after the last chunk."""
+    s = sched.steps[(sched.steps["kind"] == FREE) & (sched.steps["stage"] == CONVERGE)]
+    there = sched.tokens > 0
+    return sum(int(there[r["c_lo"] : r["c_hi"], r["m_lo"] : r["m_hi"]].sum()) for r in s)
+
+
+def drained_before(sched: Schedule) -> list[int]:
+    """Chunks before which copies drain."""
+    s = sched.steps
+    return sorted({int(c) for c in s["chunk"][(s["kind"] == DRAIN) & (s["stage"] == PREFILL)]})
+
+
+@pytest.mark.parametrize("name", ["mars", "mars-paper"])
+@pytest.mark.parametrize("topology", ["switch", "mesh:2x2"])
+def test_copies_retire_chunk_by_chunk_before_the_end(name: str, topology: str) -> None:
+    """With a ramp of 3 chunks a quarter of the copies is left for the end; for what was given up bytes move again."""
+    asked = request(4, 2048, 256, alpha=math.inf, topology=topology)
+    at_once, bit_by_bit = (judged(name, replace(asked, drain_chunks=W)) for W in (0, 3))
+    assert drained_before(at_once[0]) == []
+    assert {5, 7} <= set(drained_before(bit_by_bit[0])) <= {5, 6, 7}
+    assert left_to_free(bit_by_bit[0]) <= left_to_free(at_once[0]) / 4 + 4
+    assert sum(at_once[1].traffic.values()) < sum(bit_by_bit[1].traffic.values())
+    assert at_once[1].replica_factor[-1] > bit_by_bit[1].replica_factor[-1]
+    assert bit_by_bit[1].replica_factor[:4] == at_once[1].replica_factor[:4]  # nothing changes before
+
+
+def test_mars_never_makes_a_copy_that_no_chunk_reads() -> None:
+    """The last chunk's blocks are streamed; one chunk is `one-shot`'s dataflow, without a copy in memory."""
+    sched, _ = judged("mars", request(4, 1024, 256))
+    s = sched.steps[(sched.steps["kind"] == SEND) & (sched.steps["hold"] == KEEP)]
+    assert sorted(set(s["chunk"].tolist())) == [0, 1, 2]
+    whole = request(4, 1024, 1024, num_layers=8)
+    (alone, once), (_, full) = (judged(name, whole) for name in ("mars", "full"))
+    assert left_to_free(alone) == 0
+    assert once.traffic == judged("one-shot", whole)[1].traffic
+    assert max(once.peak_bytes) < max(full.peak_bytes) / 2
+
+
+def test_copies_of_levels_that_no_later_group_reads_retire() -> None:
+    """Groups only grow here: what the smaller ones held goes when the last of them is done."""
+    asked = request(8, 8192, 512, num_layers=8)
+    decided = mars.nest(job_of(asked.with_budget(int(least_budget("mars", asked) * 1.6))))
+    sizes = mars.Levels(8).sizes
+    for at, chunk in enumerate(decided):
+        later = [sizes.index(d.g) for d in decided[at:]]
+        for level, runs in enumerate(chunk.resident):
+            assert not runs or min(later) <= level
+            assert not chunk.keeps_new[level] or any(k <= level for k in later[1:])
+
+
+def test_groups_of_mars_are_tiles_of_a_mesh() -> None:
+    """Queries stay inside 2 x 2 tiles: 1 1/3 links on average, where ranks in a row would take 1 2/3."""
+    asked = request(16, 4096, 1024, num_layers=8, topology="mesh:4x4")
+    tight = asked.with_budget(int(least_budget("mars", asked) * 1.25))
+    sched, _ = judged("mars", tight)
+    assert 4 in {chunk.g for chunk in mars.nest(job_of(tight))}
+    s = sched.steps
+    s = s[(s["kind"] == SEND) & (s["payload"] == STATE) & (s["stage"] == PREFILL)]
+    tile = [(n % 4 // 2, n // 4 // 2) for n in range(16)]
+    of_four = s[np.isin(s["chunk"], [chunk.chunk for chunk in mars.nest(job_of(tight)) if chunk.g == 4])]
+    assert len(of_four) > 0
+    assert all(tile[row["node"]] == tile[row["q"]] for row in of_four)
 
 
 def test_mars_decides_by_speeds_where_it_has_them() -> None:

@@ -1,5 +1,7 @@
 """The simulator: tiny cases by hand, bytes and memory as `verify` counts them, published volumes, the 41 seconds."""
 
+import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -118,6 +120,30 @@ def test_bounds_by_hand() -> None:
     assert (found.inbound_s, found.bisection_s, found.latency_s) == pytest.approx((head + 2, head + 2, head + 0.5))
     assert found.kv_bytes == 4 * 32
     assert (found.limit, found.bound_s) == ("compute", found.compute_s)
+
+
+@pytest.mark.parametrize(("name", "num_nodes"), pairs_of(NAMES, [1, 3, 4]))
+def test_no_plan_holds_less_than_the_memory_bound(name: str, num_nodes: int) -> None:
+    shape = tiny_shape(2)
+    sched = plan(name, replace(asked(shape, num_nodes, 205, 70), max_new_tokens=90))
+    found = bounds(sched, profile(), shape=shape).kv_bytes
+    assert found == -(-(205 + 90) * 2 * 32 // num_nodes) <= max(verify(sched).peak_bytes)
+
+
+@pytest.mark.parametrize("name", ["mars", "mars-paper"])
+def test_copies_that_retire_early_cost_no_time_where_arithmetic_is_the_limit(name: str) -> None:
+    """And memory is back before the end: in the last chunk the fullest node holds less, in the simulated trace too."""
+    shape = replace(QWEN, num_layers=4)
+    used = profile(flops_s=1e9, link_bytes_s=1e9, link_latency_s=1e-6)
+    ran, late = {}, {}
+    for W in (0, 3):
+        more = {"alpha": math.inf, "drain_chunks": W}
+        ran[W] = simulate(plan(name, replace(asked(shape, 4, 2048, 256), **more)), used, shape=shape)
+        memory = ran[W].trace.memory
+        late[W] = int(memory["bytes_in_use"][memory["chunk"] == 7].max())
+    assert ran[3].ttft_s == pytest.approx(ran[0].ttft_s, rel=0.01)
+    assert sum(ran[3].traffic.values()) > sum(ran[0].traffic.values())
+    assert late[3] < 0.7 * late[0]
 
 
 def test_latency_adds_up_where_nodes_need_each_other_in_every_layer() -> None:

@@ -12,7 +12,7 @@ from mcf.schedule import Schedule, verify
 from mcf.schedule.steps import ATTEND, PRODUCE, RECV
 from mcf.sim import LinkChange, SimResult, load_profile, simulate
 from mcf.sim.cost import row_seconds
-from mcf.sim.fold import find_fold
+from mcf.sim.fold import find_fold, turned
 from mcf.sim.profile import ProfileNode
 from mcf.trace.columns import Table
 from simulated import asked, profile, tiny_shape
@@ -139,3 +139,25 @@ def test_a_list_that_is_swapped_with_another_node_is_noticed() -> None:
 
     seconds = row_seconds(sched, SHAPE, profile())
     assert find_fold(sched.replace(steps=steps), seconds, Cluster.uniform("switch", 4), profile()) is None
+
+
+@pytest.mark.parametrize("used", [load_profile("gpu-100g"), load_profile("cpu-1g"), profile()])
+@pytest.mark.parametrize("name", ["gather", "pass-q"])
+def test_turned_receives_make_nodes_alike(name: str, used: Any) -> None:
+    """The turned schedule is as legal, moves as many bytes, and takes the same time but for ties."""
+    sched = alike(name, chunks=4)
+    other = turned(sched)
+    report, whole = verify(other), simulate(other, used, shape=SHAPE, fold=False)
+    folded, before = (simulate(s, used, shape=SHAPE) for s in (other, sched))
+    assert before.fold is None
+    assert folded.fold is not None
+    assert same(folded, whole)
+    assert report.traffic == verify(sched).traffic == before.traffic
+    assert report.peak_bytes == verify(sched).peak_bytes
+    if name == "gather":  # queries and states cross all at once: there ties are worth more
+        assert folded.ttft_s == pytest.approx(before.ttft_s, rel=0.04)
+
+
+def test_receives_that_are_alike_stay_where_they_are() -> None:
+    sched = alike("zigzag")
+    assert turned(sched) == sched

@@ -10,6 +10,8 @@ from mcf.sim.profile import NUMBERS, parse_profile
 
 GOOD = 'name = "mine"\nphysical = true\n' + "".join(f'[{key}]\nvalue = 2.0\nsource = "mine"\n' for key in NUMBERS)
 
+GOOD_NUMBER = '[flops_s]\nvalue = 7.0\nsource = "here"\n'
+
 
 def test_the_presets() -> None:
     assert NAMES == ("cpu-1g", "cpu-50m", "gpu-100g", "gpu-10g", "kr260-physical", "paper16k-fitted")
@@ -39,6 +41,76 @@ def test_the_fitted_profile_says_what_it_is() -> None:
 def test_an_unknown_preset_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'gpu-10g'"):
         load_profile("gpu-10gb")
+
+
+LAB = """profile = "cpu-1g"
+
+[cluster]
+topology = "mesh:2x2"
+nodes = ["a", "b", "c", "d"]
+
+[cluster.node]
+kv_memory = "2GiB"
+
+[cluster.link]
+rate = "100Mbit/s"
+latency = "1ms"
+
+[[cluster.links]]
+from = "a"
+to = "b"
+rate = "10Mbit/s"
+one_way = true
+"""
+
+
+def test_a_cluster_and_the_profile_of_its_nodes_in_one_file(tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text(LAB)
+    found, usual = load_profile(tmp_path / "lab.toml"), load_profile("cpu-1g")
+    assert (found.name, found.flops_s, found.sources) == ("lab", usual.flops_s, usual.sources)
+    assert (found.topology, found.num_nodes, found.nodes[2].name) == ("mesh:2x2", 4, "c")
+    assert {node.kv_budget_bytes for node in found.nodes} == {2 << 30}
+    assert (found.link_bytes_s, found.link_latency_s) == (12.5e6, 1e-3)
+    assert (found.link_rate(0, 1), found.link_rate(1, 0), found.link_latency(0, 1)) == (1.25e6, 12.5e6, 1e-3)
+    (tmp_path / "fast.toml").write_text(LAB.replace('"cpu-1g"', '"base.toml"') + GOOD_NUMBER)
+    (tmp_path / "base.toml").write_text(GOOD)
+    mixed = load_profile(tmp_path / "fast.toml")
+    assert (mixed.flops_s, mixed.memory_bytes_s, mixed.sources["flops_s"]) == (7.0, 2.0, "here")
+
+
+def test_ports_of_a_switch_have_rates_and_latencies() -> None:
+    text = 'profile = "cpu-1g"\n[cluster]\nnodes = 3\n[[cluster.links]]\nfrom = 1\nto = "switch"\n'
+    found = parse_profile(text + 'rate = "8Mbit/s"\nlatency = "2ms"\none_way = true', "p.toml")
+    assert (found.port_rate(1), found.port_rate(0)) == (1e6, load_profile("cpu-1g").link_bytes_s)
+    assert found.link_latency(1, 0) == found.link_latency(1, 2) == 2e-3 > found.link_latency(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[cluster]\nnodes = 2", r"the table \[cluster\] alone in c\.toml: expected how fast .* profile = \"cpu-1g\""),
+        ('profile = "cpu1g"\n[cluster]\nnodes = 2', r"did you mean 'cpu-1g'.*key profile in c\.toml, line 1"),
+        ('profile = "no.toml"', r"no\.toml.*expected a TOML file.*key profile in c\.toml, line 1"),
+        (
+            'profile = "cpu-1g"\nnum_nodes = 3\n[cluster]\nnodes = 2',
+            r"num_nodes = 3 in c\.toml, line 2: expected it in",
+        ),
+        (
+            'profile = "cpu-1g"\n[cluster]\nnods = 2',
+            r"unknown key 'cluster\.nods' in c\.toml, line 3: .*'cluster\.nodes'",
+        ),
+        ("profile = 3", r"got profile = 3 in c\.toml, line 1: expected the name of a preset or a TOML file"),
+    ],
+)
+def test_mistakes_in_a_cluster_file_are_named(text: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        parse_profile(text, "c.toml")
+
+
+def test_a_profile_cannot_name_one_that_names_another(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('profile = "a.toml"')
+    with pytest.raises(UserError, match=r"a\.toml, line 1: expected numbers of its own.*key profile in .*a\.toml"):
+        load_profile(tmp_path / "a.toml")
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:

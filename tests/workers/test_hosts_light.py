@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from mcf.dist.guest import HEAD_SILENT_S
 from mcf.dist.hosts import Hosts
 from mcf.dist.torchrun import Place
 from mcf.dist.way import Way
+from mcf.dist.witness import Witness
 from mcf.dist.world import SILENT_S, World
 from mcf.errors import RunError, TransportError, UserError, WorkerLostError, WorkerSilentError
 from processes import PATIENCE_S, still_alive
@@ -223,6 +225,21 @@ def test_a_closed_door_is_one_clear_line(party):
 def test_a_head_that_takes_no_part_says_why(party):
     party.store.post("head", json.dumps({"refused": "the prompt is empty"}))
     assert party.end_of(party.invite(1)) == (1, "error: the head cannot take part: the prompt is empty")
+
+
+@pytest.mark.parametrize("is_dismissed", [True, False])
+def test_a_witness_leaves_when_it_is_dismissed_and_where_there_is_no_store(monkeypatch, is_dismissed):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    one = Witness()
+    if is_dismissed:
+        one.dismiss()
+    else:
+        os.close(one._write_end)  # as the end of the process does
+    assert one._popen.wait(PATIENCE_S) == 0
 
 
 # -- Debian's 127.0.1.1 ---

@@ -16,11 +16,22 @@ pytestmark = [pytest.mark.dist, pytest.mark.slow]
 
 def test_model_time_stands_beside_wall_time(tmp_path: Path) -> None:
     model = make_toy_model(tmp_path / "toy")
-    options = {"model": model, "workers": 2, "prompt-tokens": 40, "repeats": 1, "policies": "gather,full"}
+    options = {
+        "model": model,
+        "workers": 2,
+        "prompt-tokens": 40,
+        "chunk-tokens": 20,
+        "repeats": 1,
+        "policies": "gather,full",
+    }
     command = [sys.executable, str(SCRIPT), "--local", *(f"--{name}={value}" for name, value in options.items())]
     done = subprocess.run([*command, f"--out={tmp_path / 'found.json'}"], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
     assert [row["policy"] for row in found["rows"]] == ["gather", "full"]
-    assert all(row["model_time_s"] > 0 and row["wall_time_s"] > 0 for row in found["rows"])
+    for row in found["rows"]:
+        assert min(row["model_time_s"], row["wall_time_s"]) > 0
+        assert row["ratio"] == row["model_time_s"] / row["wall_time_s"]
+        assert row["parts"].keys() == {"compute", "exposed", "decode"} >= set(row["off"])
+        assert row["parts"]["decode"]["wall_s"] > 0
     assert {"machine", "versions", "command", "load"} <= found.keys()

@@ -62,6 +62,15 @@ def run(
     kv_memory: KvMemory = None,
     max_tokens: MaxTokens = "64",
     dtype: Dtype = "float32",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="PROFILE",
+            show_default=False,
+            help="Speeds for policy `mars` to decide by: a file as for `mcf plan --cluster`, or a profile by name.",
+        ),
+    ] = None,
     seed: Annotated[str, typer.Option("--seed", metavar="INT", help="Seed of sampling.")] = "0",
     temperature: Annotated[
         str, typer.Option("--temperature", metavar="NUMBER", help="Sampling temperature, 0 to 100; 0 is greedy.")
@@ -110,6 +119,7 @@ def run(
         kv_memory=kv_memory,
         max_tokens=max_tokens,
         dtype=dtype,
+        cluster=cluster,
         seed=read_int(seed, "--seed"),
         temperature=read_float(temperature, "--temperature"),
         top_p=read_float(top_p, "--top-p"),
@@ -165,8 +175,8 @@ def plan(
             "--cluster",
             metavar="PROFILE",
             show_default=False,
-            help="Hardware to plan for and to predict the time on: a file of `mcf doctor --measure --save`, or "
-            f"{', '.join(PROFILES)}.",
+            help="Hardware to plan for and to predict the time on: a file of `mcf doctor --measure --save`, one "
+            f"with a table [cluster], or {', '.join(PROFILES)}.",
         ),
     ] = None,
     save: Annotated[

@@ -35,6 +35,7 @@ def _row_numbers(row: PolicyRow) -> dict[str, Any]:
         "ttft_s": row.ttft_s,
         "bound_s": row.bound_s,
         "limit": row.limit,
+        "bounds": dict(row.bounds),
         "traffic_bytes": row.traffic_bytes,
         "link_bytes": row.link_bytes,
         "peak_kv_bytes": row.peak_kv_bytes,

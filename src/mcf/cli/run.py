@@ -11,9 +11,11 @@ from mcf.cli.progress import Reporter, Silence, reporter
 from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.summary import print_summary
 from mcf.dist.torchrun import here
+from mcf.engine.clusters import speeds_of
 from mcf.engine.planner import check_policy, check_workers
 from mcf.engine.sampler import Sampler
 from mcf.errors import PromptError, UserError
+from mcf.sim import load_profile
 from mcf.trace import write_perfetto
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class _Options:
     kv_memory: int | None
     max_tokens: int
     dtype: str
+    cluster: str | None
     seed: int
     temperature: float
     top_p: float
@@ -53,6 +56,7 @@ def run_command(
     kv_memory: str | None,
     max_tokens: str,
     dtype: str,
+    cluster: str | None,
     seed: int,
     temperature: float,
     top_p: float,
@@ -73,6 +77,8 @@ def run_command(
     is_guest = place is not None and place.is_guest
     if trace is not None and not is_guest:
         check_target(trace, what="the trace")
+    if cluster is not None and not is_guest:
+        speeds_of(load_profile(cluster).for_dtype(read_dtype(dtype)), workers)  # refuses what `load` would refuse later
     options = _Options(
         model=model,
         prompt="" if is_guest else read_prompt(prompt, prompt_file),
@@ -82,6 +88,7 @@ def run_command(
         kv_memory=read_budget(kv_memory),
         max_tokens=read_tokens(max_tokens, "--max-tokens"),
         dtype=read_dtype(dtype),
+        cluster=cluster,
         seed=seed,
         temperature=temperature,
         top_p=top_p,
@@ -138,6 +145,7 @@ def _generate(options: _Options, progress: Reporter, answer: Answer) -> "Result"
         kv_memory=options.kv_memory,
         chunk_tokens=options.chunk_tokens,
         dtype=options.dtype,
+        cluster=options.cluster,
         interface=options.interface,
         timeout_s=limit,
         on_progress=progress,

@@ -144,4 +144,4 @@ def _without(shape: Shape, out: list[Edge], num_nodes: int) -> Shape:
             raise UserError(f"got link {a}>{b} as one that is out: expected a link of the topology")
     gone = set(out)
     links = ((a, b) for a in range(num_nodes) for b in shape.neighbours(a, 0) if (a, b) not in gone)
-    return Graph(num_nodes, links, order=shape.neighbours, num_trees=shape.num_trees)
+    return Graph(num_nodes, links, order=shape.neighbours, num_trees=shape.num_trees, walk=shape.walk())

@@ -43,7 +43,8 @@ def parse_cluster(text: str, file: str) -> Cluster:
 
 
 def _whole(table: Table) -> Cluster:
-    table.check_keys(("cluster",))
+    known = ("cluster", "profile") if "profile" in table else ("cluster",)  # that one is `mcf.sim.load_profile`'s
+    table.check_keys(known)
     found = table.table("cluster")
     if found is None:
         raise UserError(f"missing table [cluster] in {table.file}: expected topology and nodes; add it")

@@ -30,6 +30,9 @@ class Shape(Protocol):
     def cycle(self) -> list[int]:
         """All nodes in the order in which a payload goes round: neighbours follow each other where that can be."""
 
+    def walk(self) -> list[int]:
+        """All nodes in an order in which those of every aligned group of 2, 4, 8, ... in a row are near each other."""
+
 
 class Switch:
     """Every ordered pair of nodes has a link of its own."""
@@ -53,6 +56,10 @@ class Switch:
 
     def cycle(self) -> list[int]:
         """All nodes in the order of a round trip."""
+        return list(range(self.num_nodes))
+
+    def walk(self) -> list[int]:
+        """All nodes in order: all are equally near."""
         return list(range(self.num_nodes))
 
 
@@ -81,6 +88,10 @@ class Ring:
 
     def cycle(self) -> list[int]:
         """All nodes in the order of a round trip."""
+        return list(range(self.num_nodes))
+
+    def walk(self) -> list[int]:
+        """All nodes in order: those in a row are near each other."""
         return list(range(self.num_nodes))
 
 
@@ -126,6 +137,23 @@ class Grid:
             out += row if y % 2 == 0 else reversed(row)
         return out + [y * width for y in range(height - 1, 0, -1)]
 
+    def walk(self) -> list[int]:
+        """Tile by tile: a group of 2, 4, 8, ... nodes in a row is a rectangle of the grid, as square as can be.
+
+        Inside the largest tiles, whose sides are powers of two, this is a Z-order curve.
+
+        >>> Grid(4, 4, wraps=False).walk()
+        [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+        """
+        wide, high = self.width & -self.width, self.height & -self.height  # the largest powers of two that divide them
+        inside = _zigzag(wide, high)
+        return [
+            (top + y) * self.width + left + x
+            for top in range(0, self.height, high)
+            for left in range(0, self.width, wide)
+            for x, y in inside
+        ]
+
     def _beside(self, at: int, size: int) -> list[int]:
         if self.wraps:
             return [n for n in dict.fromkeys(((at + 1) % size, (at - 1) % size)) if n != at]
@@ -140,6 +168,17 @@ class Grid:
         return [(a + step * hop) % size for hop in range(hops + 1)]
 
 
+def _zigzag(width: int, height: int) -> list[tuple[int, int]]:
+    """(x, y) of a rectangle whose sides are powers of two: its halves one after the other, cut across the longer."""
+    if width == height == 1:
+        return [(0, 0)]
+    if width > height:
+        half = _zigzag(width // 2, height)
+        return half + [(x + width // 2, y) for x, y in half]
+    half = _zigzag(width, height // 2)
+    return half + [(x, y + height // 2) for x, y in half]
+
+
 Neighbours = Callable[[int, int], Sequence[int]]
 
 
@@ -152,9 +191,15 @@ class Graph:
     num_trees = 1
 
     def __init__(
-        self, num_nodes: int, links: Iterable[Edge], *, order: Neighbours | None = None, num_trees: int = 1
+        self,
+        num_nodes: int,
+        links: Iterable[Edge],
+        *,
+        order: Neighbours | None = None,
+        num_trees: int = 1,
+        walk: list[int] | None = None,
     ) -> None:
-        self.num_nodes, self.num_trees = num_nodes, num_trees
+        self.num_nodes, self.num_trees, self._given_walk = num_nodes, num_trees, walk
         self._order = order or (lambda a, tree: sorted(self._links[a], key=lambda b: (b - a) % num_nodes))
         self._links: list[set[int]] = [set() for _ in range(num_nodes)]
         for a, b in links:
@@ -187,6 +232,10 @@ class Graph:
                 out[node] = None
                 stack += reversed(self.neighbours(node, 0))
         return list(out)
+
+    def walk(self) -> list[int]:
+        """As it was given, else depth first: a part of a tree stands in a row."""
+        return self.cycle() if self._given_walk is None else self._given_walk
 
     def _tree(self, root: int, tree: int) -> list[int]:
         if (root, tree) not in self._parents:

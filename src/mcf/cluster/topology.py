@@ -69,6 +69,11 @@ class Topology:
         """All nodes in the order of a round trip: neighbours follow each other where the links allow it."""
         return self._shape.cycle()
 
+    @property
+    def walk(self) -> list[int]:
+        """All nodes in an order in which an aligned group of 2, 4, 8, ... in a row lies close together: a tile."""
+        return self._shape.walk()
+
     def without(self, links: Iterable[Edge]) -> "Topology":
         """The same topology with some links out; ways avoid them, in the same order of preference.
 

@@ -40,6 +40,7 @@ from mcf.errors import TransportError
 from mcf.schedule.steps import PURPOSE_NAMES
 
 LOOPBACK = "127.0.0.1"
+OPEN_S = 10.0  # for a store that was there a moment ago: torch takes twice as long to give it up
 BOARD_S = 30.0  # a store that does not answer for so long is taken for gone
 MAX_TAG = (1 << 31) - 1
 Counters = dict[tuple[int, int, int], int]
@@ -148,7 +149,8 @@ class Board:
     def __init__(self, host: str, port: int, *, prefix: str, listen_fd: int = -1) -> None:
         self._where = f"the store at {host}:{port} (MASTER_ADDR, MASTER_PORT)"
         with self._in_our_words("cannot be reached"):
-            self._store = _open_store(host, port, listen_fd, BOARD_S)
+            self._store = _open_store(host, port, listen_fd, OPEN_S)
+            self._store.set_timeout(timedelta(seconds=BOARD_S))
             self._corner = PrefixStore(prefix, self._store)
 
     def post(self, key: str, text: str) -> None:

@@ -2,16 +2,19 @@
 
 Until a worker has imported torch it can neither find the head nor be seen by it, so that its end would be noticed only
 when the time to join is over. The witness is started before that import and sleeps. If the worker ends first, it
-imports torch in the worker's place and leaves a line in the launcher's store, which the head reads. It is in a session
-of its own, because a launcher ends the sessions of its workers; it lives no longer than `LIFE_S` after the worker.
+imports torch in the worker's place and leaves a line in the launcher's store, which the head reads; where the store has
+gone, so has the head, and the witness leaves at once. It is in a session of its own, because a launcher ends the
+sessions of its workers; it lives no longer than `LIFE_S` after the worker.
 """
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from mcf.dist.transport import Board
 
 LIFE_S = 30
+STORE_S = 1.0  # for a store that is about to open
+_PAUSE_S = 0.1
 _MET = b"."
 
 
@@ -71,7 +76,23 @@ def main(argv: Sequence[str]) -> None:
     signal.alarm(LIFE_S)
     place = here()
     assert place is not None, "a witness has its worker's variables"
-    open_board(place).post(f"failed/{place.rank}", last_words(pid))
+    if _is_open(place, STORE_S):
+        importlib.import_module("mcf.dist.transport")  # seconds, in which the head may leave
+        if _is_open(place, 0.0):
+            open_board(place).post(f"failed/{place.rank}", last_words(pid))
+
+
+def _is_open(place: Place, patience_s: float) -> bool:
+    """Return whether something listens where the store is to be."""
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            socket.create_connection((place.master_addr, place.master_port), timeout=STORE_S).close()
+            return True
+        except OSError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(_PAUSE_S)
 
 
 def last_words(pid: int) -> str:

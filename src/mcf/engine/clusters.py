@@ -1,15 +1,16 @@
 """A cluster profile for planning: workers, KV budgets and topology from it, and the time that `mcf.sim` predicts."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from mcf.cluster import Cluster, NodeSpec, Topology
 from mcf.dist.torchrun import LOCAL_WORKERS
 from mcf.engine.doctor.needs import CHUNK_TOKENS, buffer_bytes
 from mcf.errors import InfeasibleError, UserError
+from mcf.mars import Rates
 from mcf.model import ModelShape
 from mcf.schedule import Schedule
-from mcf.sim import Profile, bounds, simulate
+from mcf.sim import Profile, bounds, rates_of, simulate
 from mcf.units import format_bytes
 
 _MOST_RUNS = 400_000  # rows times layers that are simulated one by one, in seconds; else layers are extrapolated
@@ -40,16 +41,29 @@ def cluster_of(
     A node's KV budget is `kv_memory_bytes`, else its own, else its memory less weights and activations. Raises
     UserError for another number of workers than nodes, InfeasibleError for a node without room for any KV.
     """
-    if num_workers is not None and profile.num_nodes not in (None, num_workers):
-        raise UserError(
-            f"got {num_workers} workers, and {profile.num_nodes} nodes in the profile {profile.name!r}: expected as "
-            "many; leave --workers out"
-        )
+    _check_workers(profile, num_workers)
     count = profile.num_nodes or num_workers or LOCAL_WORKERS
     names = [node.name for node in profile.nodes] or [""] * count
     budgets = [kv_memory_bytes or _budget(profile, shape, node, count) for node in range(count)]
     nodes = tuple(NodeSpec(name=name, kv_budget_bytes=size) for name, size in zip(names, budgets, strict=True))
     return Cluster(nodes=nodes, topology=Topology.parse(profile.topology, count))
+
+
+def speeds_of(profile: Profile, num_workers: int) -> Rates:
+    """The speeds of a profile's slowest node and link, for workers that all reach each other.
+
+    Raises UserError for another number of workers than nodes.
+    """
+    _check_workers(profile, num_workers)
+    return rates_of(profile, Cluster.uniform("switch", num_workers))
+
+
+def _check_workers(profile: Profile, num_workers: int | None) -> None:
+    if num_workers is not None and profile.num_nodes not in (None, num_workers):
+        raise UserError(
+            f"got {num_workers} workers, and {profile.num_nodes} nodes in the profile {profile.name!r}: expected as "
+            "many; leave --workers out"
+        )
 
 
 def _budget(profile: Profile, shape: ModelShape, node: int, num_nodes: int) -> int:
@@ -76,7 +90,6 @@ def predict(schedule: Schedule, profile: Profile, shape: ModelShape) -> Predicti
     end_s = float(result.trace.events["t_end"].max(initial=0.0))
     parts = result.trace.breakdown(result.trace.last_node(), 0.0, end_s)
     waiting = parts["exposed_communication_s"] / end_s if end_s else 0.0
-    times = {name: value for name, value in asdict(found).items() if name.endswith("_s")}
     return Prediction(
         profile=profile.name,
         physical=profile.physical,
@@ -84,5 +97,5 @@ def predict(schedule: Schedule, profile: Profile, shape: ModelShape) -> Predicti
         waiting_s=waiting * result.ttft_s,
         bound_s=found.bound_s,
         limit=found.limit,
-        bounds=times,
+        bounds=found.bounds,
     )

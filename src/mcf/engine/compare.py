@@ -1,7 +1,7 @@
 """All policies side by side, from closed forms: what each takes and moves on a cluster; no schedule is built."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +24,6 @@ from mcf.mars import (
     worst_link_bytes,
 )
 from mcf.model import ModelShape
-from mcf.sim import Profile
 
 NEAR = 1.01  # among chunk sizes that are this near to the least time, the one that takes the least memory wins
 LEAST_NODES = {"pd": 2}
@@ -34,9 +33,9 @@ LEAST_NODES = {"pd": 2}
 class PolicyRow:
     """One policy on one cluster, at its best chunk size.
 
-    `ttft_s` predicted; `bound_s` what no executor of its schedule beats, `limit` why; bytes of prefill over all links
-    and over the busiest one; `peak_kv_bytes` of the fullest node; `missing_bytes` by which the node that is most over
-    exceeds its budget. A reference is no policy of ours: no schedule of it can be run.
+    `ttft_s` predicted; `bound_s` what no executor of its schedule beats, `limit` why, `bounds` by reason; bytes of
+    prefill over all links and over the busiest one; `peak_kv_bytes` of the fullest node; `missing_bytes` by which the
+    node that is most over exceeds its budget. A reference is no policy of ours: no schedule of it can be run.
     """
 
     policy: str
@@ -50,6 +49,7 @@ class PolicyRow:
     link_bytes: int
     peak_kv_bytes: int
     missing_bytes: int
+    bounds: Mapping[str, float]
     is_reference: bool = False
 
     @property
@@ -73,25 +73,6 @@ class Comparison:
     def fits(self) -> bool:
         """Say whether any policy fits."""
         return any(row.fits for row in self.rows if not row.is_reference)
-
-
-def rates_of(profile: Profile, num_nodes: int) -> Rates:
-    """The speeds that closed forms take, which know one kind of node and link: those of the slowest."""
-
-    def least(name: str) -> float:
-        return float(profile.by_node(name, num_nodes).min())
-
-    links = [profile.link_bytes_s, *(link.get("link_bytes_s", profile.link_bytes_s) for link in profile.links.values())]
-    late = [link.get("link_latency_s", profile.link_latency_s) for link in profile.links.values()]
-    return Rates(
-        P=least("flops_s"),
-        P_attn=float(profile.attention_by_node(num_nodes).min()),
-        BW=min(*links, least("link_bytes_s")),
-        tau=max([profile.link_latency_s, *late]),
-        BW_mem=least("memory_bytes_s"),
-        w=profile.weight_bytes,
-        overhead=float(profile.by_node("step_overhead_s", num_nodes).max()),
-    )
 
 
 def compare(
@@ -152,6 +133,7 @@ def _row(name: str, job: Job, sizes: Sequence[int], cluster: Cluster, rates: Rat
         link_bytes=worst_link_bytes(form),
         peak_kv_bytes=int(form.peak_bytes.max()),
         missing_bytes=missing,
+        bounds=found.bounds,
         is_reference=name in REFERENCES,
     )
 

@@ -12,6 +12,7 @@ from mcf.dist.limit import Limit
 from mcf.dist.nursery import Nursery, obtain
 from mcf.dist.torchrun import here, settle_workers
 from mcf.dist.world import World, threads_per_worker
+from mcf.engine.clusters import speeds_of
 from mcf.engine.hosts import check_interface, serve, start_over_hosts
 from mcf.engine.planner import (
     AUTO,
@@ -29,7 +30,9 @@ from mcf.engine.sampler import Sampler
 from mcf.engine.source import ModelSource, resolve
 from mcf.engine.tokens import Tokenizer, load_tokenizer
 from mcf.errors import PromptError, UserError
+from mcf.mars import Rates
 from mcf.model import DTYPE_BYTES, ModelShape
+from mcf.sim import load_profile
 from mcf.units import parse_bytes, parse_tokens
 
 
@@ -41,6 +44,7 @@ def load(
     kv_memory: str | int | None = None,
     chunk_tokens: str | int = AUTO,
     dtype: str = "float32",
+    cluster: str | Path | None = None,
     interface: str | None = None,
     threads: int | None = None,
     timeout_s: float | Limit | None = None,
@@ -55,9 +59,10 @@ def load(
     this call obeys until rank 0 closes, then raises SystemExit(0). `interface` names the network interface to use.
 
     `model`: a Hugging Face folder, a GGUF file, a hub id, or "demo". `kv_memory`: KV budget per worker, bytes or text
-    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `threads`:
-    compute threads of each worker (None: its share of this process's cores). `timeout_s` limits how long the workers
-    may take to start and load. `on_progress(stage, done, total)` reports `hash`,
+    such as "256MiB" (None: no limit). `chunk_tokens`: prompt tokens per chunk over all workers, or "auto". `cluster`: a
+    cluster profile, by name or file, with the speeds that policy `mars` decides by; without it `mars` counts bytes.
+    `threads`: compute threads of each worker (None: its share of this process's cores). `timeout_s` limits how long the
+    workers may take to start and load. `on_progress(stage, done, total)` reports `hash`,
     `tokenizer`, `convert`, `download`, `load`. `before_weights(llm)` is called when prompts can be encoded and planned
     but no weight has moved: what it raises ends the loading. `fault` and `poison` are for tests. Raises UserError and
     RunError kinds.
@@ -71,6 +76,7 @@ def load(
         raise UserError(f"got dtype {dtype!r}: expected one of {', '.join(sorted(DTYPE_BYTES))}")
     budget = None if kv_memory is None else parse_bytes(kv_memory)
     chunk: str | int = AUTO if chunk_tokens == AUTO else parse_tokens(chunk_tokens)
+    rates = None if cluster is None else speeds_of(load_profile(cluster).for_dtype(dtype), num_workers)
     if threads is not None and threads < 1:
         raise UserError(f"got {threads} threads: expected at least 1 per worker")
     Limit.start(timeout_s)
@@ -112,6 +118,7 @@ def load(
                 policy=policy,
                 kv_memory_bytes=budget,
                 chunk_tokens=chunk,
+                rates=rates,
                 poison=poison,
                 nursery=nursery,
             )
@@ -170,12 +177,14 @@ class LLM:
         policy: str,
         kv_memory_bytes: int | None,
         chunk_tokens: int | str,
+        rates: Rates | None = None,
         dtype: str = "float32",
         poison: bool = False,
         nursery: Nursery | None = None,
     ) -> None:
         self.world, self.source, self.shape, self.tokenizer = world, source, shape, tokenizer
         self.policy, self.kv_memory_bytes, self.chunk_tokens = policy, kv_memory_bytes, chunk_tokens
+        self.rates = rates
         self._dtype, self._poison, self._nursery = dtype, poison, nursery
         self.weight_bytes: list[int] = []
 
@@ -238,6 +247,7 @@ class LLM:
             chunk_tokens=self.chunk_tokens,
             kv_memory_bytes=self.kv_memory_bytes,
             max_tokens=min(max_tokens, self.shape.max_positions - prompt_tokens),
+            rates=self.rates,
         )
 
     def generate(

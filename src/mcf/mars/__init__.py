@@ -1,7 +1,7 @@
 """MARS as the paper states it: one pure function per equation, in its letters. No packets, tensors, clocks."""
 
 from mcf.mars.chunk import auto_chunk, fits_buffer
-from mcf.mars.converge import is_converged, surplus
+from mcf.mars.converge import is_converged, r_converge, still_held, surplus
 from mcf.mars.cost import (
     C_MARS,
     B_c,
@@ -27,6 +27,7 @@ from mcf.mars.groups import (
     inbound_bound_s,
 )
 from mcf.mars.job import Job
+from mcf.mars.limits import LIMITS, Limits
 from mcf.mars.links import worst_link_bytes
 from mcf.mars.nested import Levels, NestedChunk, nest
 from mcf.mars.placement import Links, give_up, h_near, hop_matrix, nearest_links, spread, targets, tree_hops
@@ -58,6 +59,7 @@ from mcf.mars.times import (
 __all__ = [
     "C_MARS",
     "FORMS",
+    "LIMITS",
     "REFERENCES",
     "T_TTFT",
     "B_c",
@@ -70,6 +72,7 @@ __all__ = [
     "Form",
     "Job",
     "Levels",
+    "Limits",
     "Links",
     "M_chunk",
     "M_hist",
@@ -111,12 +114,14 @@ __all__ = [
     "nest",
     "predict",
     "r",
+    "r_converge",
     "r_feasible",
     "r_mem",
     "r_reuse",
     "solve",
     "solve_groups",
     "spread",
+    "still_held",
     "surplus",
     "targets",
     "tree_hops",

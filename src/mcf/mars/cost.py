@@ -13,7 +13,8 @@ INT4 = Fraction(1, 2)  # bytes per element
 def M_token(shape: ModelShape, b: Bytes | None = None, *, scale_bytes: Bytes = 0) -> Bytes:
     """KV bytes of one token in all layers (eq. 1): 2 * L * H_kv * d * b, and what quantisation scales add.
 
-    `b` is bytes per element (default: the shape's), `scale_bytes` the bytes of scales per token, all layers.
+    `b` is bytes per element (default: the shape's, its own scales with it), `scale_bytes` further bytes of scales per
+    token, all layers.
     """
     elements = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
     return (shape.kv_token_bytes if b is None else elements * b) + scale_bytes

@@ -4,7 +4,7 @@ import numpy as np
 
 from mcf.mars.form import Form, kv_bytes, own_bytes, traffic_of
 from mcf.mars.job import Array, Job
-from mcf.mars.nested import Levels, NestedChunk, nest
+from mcf.mars.nested import Levels, NestedChunk, comes_in_turn, nest
 
 
 def mars(j: Job) -> Form:
@@ -34,10 +34,10 @@ def mars(j: Job) -> Form:
 
 
 class _Count:
-    """Bytes as they add up."""
+    """Bytes as they add up. Arrays are by rank inside, by node in `into` and `out`."""
 
     def __init__(self, j: Job) -> None:
-        self.j = j
+        self.j, self.walk = j, j.walk
         self.new = self.old = self.query = self.state = 0
         self.into, self.out = np.zeros(j.N, dtype=np.int64), np.zeros(j.N, dtype=np.int64)
         self.fetched = np.zeros(j.C)
@@ -45,13 +45,13 @@ class _Count:
     def kv(self, levels: Levels, level: int, sent: Array, chunk: int, *, is_new: bool) -> None:
         """`sent` [N] bytes of each maker go to the ranks at which it has this level."""
         j, step, skip = self.j, levels.sizes[level], levels.sizes[level + 1]
-        ranks = np.arange(j.N)
+        ranks, sent = np.arange(j.N), sent[self.walk]
         inner = np.bincount(ranks % step, weights=sent, minlength=step)[ranks % step]
         outer = np.bincount(ranks % skip, weights=sent, minlength=skip)[ranks % skip]
         into = (inner - outer).astype(np.int64)
         total = int(into.sum()) if not j.has_relays else self._ways(sent, step, skip)
-        self.into += into
-        self.out += sent
+        self.into[self.walk] += into
+        self.out[self.walk] += sent
         if is_new:
             self.new += total
         else:
@@ -63,22 +63,28 @@ class _Count:
         ranks = np.arange(self.j.N)
         apart = ranks[:, None] - ranks[None, :]
         pairs = (apart % step == 0) & (apart % skip != 0)
-        return int((sent[:, None] * self.j.hops * pairs).sum())
+        return int((sent[:, None] * self._hops * pairs).sum())
+
+    @property
+    def _hops(self) -> Array:
+        """[N, N] links from one rank to another."""
+        out: Array = self.j.hops[np.ix_(self.walk, self.walk)]
+        return out
 
     def routed(self, decided: NestedChunk) -> None:
         """Queries inside the groups, and one state back for each."""
         j, g, c = self.j, decided.g, decided.chunk
         if j.T[c].min() > 0 and not j.has_relays:
-            self._all_ask(g, j.t[c])
+            self._all_ask(g, j.t[c][self.walk])
             return
-        asks = _asks(j, c, g)
-        sent = asks * j.t[c][:, None]
+        asks, tokens = _asks(j, c, g), j.t[c][self.walk]
+        sent = asks * tokens[:, None]
         query, state = j.query_bytes * j.L, j.state_bytes * j.L
         edges = asks.sum(1) if not j.has_relays else np.array([_edges(j, q, asks[q]) for q in range(j.N)])
-        self.query += int((edges * j.t[c]).sum()) * query
-        self.state += int((sent.T * j.hops).sum()) * state
-        self.into += sent.sum(0) * query + sent.sum(1) * state
-        self.out += asks.any(1) * j.t[c] * query + sent.sum(0) * state
+        self.query += int((edges * tokens).sum()) * query
+        self.state += int((sent.T * self._hops).sum()) * state
+        self.into[self.walk] += sent.sum(0) * query + sent.sum(1) * state
+        self.out[self.walk] += asks.any(1) * tokens * query + sent.sum(0) * state
 
     def _all_ask(self, g: int, tokens: Array) -> None:
         """Everybody with tokens asks the whole group."""
@@ -87,22 +93,23 @@ class _Count:
         asked, own = np.repeat(tokens.reshape(-1, g).sum(1), g) - tokens, (g - 1) * tokens
         self.query += int(own.sum()) * query
         self.state += int(own.sum()) * state
-        self.into += asked * query + own * state
-        self.out += tokens * query + asked * state
+        self.into[self.walk] += asked * query + own * state
+        self.out[self.walk] += tokens * query + asked * state
 
 
 def _edges(j: Job, q: int, asked: Array) -> int:
-    return len(j.topology.multicast(q, np.flatnonzero(asked).tolist())) if asked.any() else 0
+    """Links of the tree from rank q to the ranks that it asks."""
+    return len(j.topology.multicast(int(j.walk[q]), j.walk[asked].tolist())) if asked.any() else 0
 
 
 def _asks(j: Job, c: int, g: int) -> Array:
-    """[N, N] whether queries of a node go to another of its group: its class holds something that they may see."""
-    ranks = np.arange(j.N)
-    near = (ranks[:, None] // g == ranks[None, :] // g) & ~np.eye(j.N, dtype=bool) & (j.t[c] > 0)[:, None]
+    """[N, N] whether queries of a rank go to another of its group: its class holds something that they may see."""
+    ranks, tokens = np.arange(j.N), j.t[c][j.walk]
+    near = (ranks[:, None] // g == ranks[None, :] // g) & ~np.eye(j.N, dtype=bool) & (tokens > 0)[:, None]
     if j.T[c].min() > 0:
         return np.asarray(near)
-    held = np.bincount(ranks % g, weights=j.T[c], minlength=g)[ranks % g] > 0
-    fresh = j.sees(c) & (j.t[c] > 0)[None, :]
+    held = np.bincount(ranks % g, weights=j.T[c][j.walk], minlength=g)[ranks % g] > 0
+    fresh = j.sees(c)[np.ix_(j.walk, j.walk)] & (tokens > 0)[None, :]
     seen = np.stack([np.asarray(fresh[:, r::g]).any(1) for r in range(g)], 1)[:, ranks % g]
     out: Array = near & (held[None, :] | seen)
     return out
@@ -120,6 +127,6 @@ def _held(j: Job, levels: Levels, decided: NestedChunk) -> int:
             history = sum(int(j.pages(j.T[hi] - j.T[lo]).max()) for lo, hi in missing) * (j.ahead + 1)
             total += count * history * j.ahead
             late += count * (int(block[c]) * (not decided.keeps_new[level]) + history * (1 - j.ahead))
-    in_turn = k == 0 and not j.has_relays
+    in_turn = k == 0 and comes_in_turn(j, c)
     most = j.stream_slots * int(block[c]) if in_turn and j.ahead else late
     return total + min(late, most)

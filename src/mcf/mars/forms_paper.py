@@ -12,10 +12,10 @@ from mcf.mars.squeeze import squeezed_copies
 def mars_paper(j: Job) -> Form:
     """Eq. 15 and 16: r copies of a block stay; who has none streams it, from the nearest copy.
 
-    Exact without a budget and where the budget never binds; else an estimate for nodes that are all alike.
+    Exact where the budget never binds and no copy retires early; else an estimate for nodes that are all alike.
     """
     if j.S_node is None:
-        return _paper_unlimited(j)
+        return _paper_squeezed(j) if j.drain_chunks else _paper_unlimited(j)
     least = _paper_unlimited(j.replace(alpha=0))
     return least if least.peak_bytes.max() > j.S_node else _paper_squeezed(j)
 

@@ -216,5 +216,5 @@ def bisection_bound_s(s: Setting, rates: Rates, *, links: int) -> float:
     half, L, total = s.N // 2, s.shape.num_layers, 0.0
     for c in range(1, s.C + 1) if half else ():
         lacks = max(0.0, s.h(c) * float(s.m_t) - (s.N - half) * s.K_h(c))
-        total += min(lacks, s.B_c(c) * half / s.N * (s.q + s.p) * L)
+        total += min(lacks, s.B_c(c) // s.N * half * (s.q + s.p) * L)  # the fewest tokens of any half
     return total / (links * rates.BW) + T_head(s.shape, rates)

@@ -27,6 +27,7 @@ class Job:
     """What is asked: S prompt tokens in chunks of B over the nodes of a topology.
 
     `S_node` is each node's KV budget in bytes (None: no limit), `alpha` MARS's reuse bound (None: the paper's default).
+    `drain_chunks` are the last chunks over which `mars` and `mars-paper` retire copies (`mcf.mars.still_held`).
     `is_head_tail` says how a chunk is cut: head and tail pieces for each node, or one span. `makers` of the nodes
     compute (None: all). `rates` are the speeds that policy `mars` decides by. Raises UserError for counts that cannot
     be.
@@ -40,13 +41,15 @@ class Job:
     max_new_tokens: int = 0
     S_node: int | None = None
     alpha: Alpha | None = None
+    drain_chunks: int = 0
     is_head_tail: bool = True
     makers: int | None = None
     rates: Rates | None = None
 
     def __post_init__(self) -> None:
         """Refuse counts below one."""
-        for name, least in (("S", 1), ("B", 1), ("stream_slots", 1), ("max_new_tokens", 0), ("S_node", 1)):
+        counts = (("S", 1), ("B", 1), ("stream_slots", 1), ("max_new_tokens", 0), ("S_node", 1), ("drain_chunks", 0))
+        for name, least in counts:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"got {name} = {value}: expected at least {least}")
@@ -84,6 +87,11 @@ class Job:
     def cycle(self) -> Array:
         """[N] nodes in the order of a round trip."""
         return np.array(self.topology.cycle)
+
+    @cached_property
+    def walk(self) -> Array:
+        """[N] node of each rank: an aligned group of ranks in a row is a tile of the topology."""
+        return np.array(self.topology.walk)
 
     @cached_property
     def chunk_sizes(self) -> Array:

@@ -7,16 +7,21 @@ class. Residency does not depend on g: blocks of the highest level stay longest,
 
 Decisions need only what is resident now, so planning again is the same code. The source is section 5 of the design
 notes.
+
+Convergence starts before the last chunk: a copy that no later chunk reads, since its groups are larger or there is no
+later chunk, retires at once or is never made. With `drain_chunks` the others retire bit by bit in the last chunks, and
+are streamed again where they are read.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from itertools import pairwise
 
 import numpy as np
 
 from mcf.mars.chunk import PAGE_TOKENS
+from mcf.mars.converge import still_held
 from mcf.mars.groups import sizes
 from mcf.mars.job import Job
 from mcf.mars.solve import NEAR
@@ -29,15 +34,15 @@ Run = tuple[int, int]
 class NestedChunk:
     """What is decided for one chunk (from 0): groups of g.
 
-    Per level, lowest first: `resident` chunk ranges in memory during its loop, `dropped` ranges that drain before it,
-    `keeps_new` whether the chunk's own blocks stay. A level counts where it is at least that of g.
+    Per level, lowest first: `resident` chunk ranges in memory during its loop, `keeps_new` whether the chunk's own
+    blocks stay, `dropped` ranges that drain before it. A level counts where it is at least that of g.
     """
 
     chunk: int
     g: int
     resident: tuple[tuple[Run, ...], ...]
-    dropped: tuple[tuple[Run, ...], ...]
     keeps_new: tuple[bool, ...]
+    dropped: tuple[tuple[Run, ...], ...] = ()
 
 
 class Levels:
@@ -64,8 +69,39 @@ class Levels:
 
 def nest(j: Job) -> list[NestedChunk]:
     """Decide all chunks: the fewest bytes among the group sizes near the least time; without rates the fewest bytes."""
-    state = _State(j, Levels(j.N))
-    return [state.decide(chunk, j.rates) for chunk in range(j.C)]
+    levels = Levels(j.N)
+    state = _State(j, levels)
+    return _useful([state.decide(chunk, j.rates) for chunk in range(j.C)], levels)
+
+
+def comes_in_turn(j: Job, chunk: int) -> bool:
+    """Say whether every node takes what it streams one after the other.
+
+    Not where some relay, and not where queries of a node do not see every block: what nobody waits for comes at once.
+    """
+    return not j.has_relays and int(j.t[chunk].min()) > 1
+
+
+def _useful(decided: list[NestedChunk], levels: Levels) -> list[NestedChunk]:
+    """The same decisions, without copies that no chunk from there on reads: those of levels below its groups'."""
+    every = range(len(levels.makers))
+    last = [max((d.chunk for d in decided if levels.sizes.index(d.g) <= level), default=-1) for level in every]
+    held: list[tuple[Run, ...]] = [()] * len(levels.makers)
+    out = []
+    for d in decided:
+        resident = tuple(runs if d.chunk <= last[level] else () for level, runs in enumerate(d.resident))
+        keeps = tuple(keeps and d.chunk < last[level] for level, keeps in enumerate(d.keeps_new))
+        dropped = tuple(_without(old, new) for old, new in zip(held, resident, strict=True))
+        out.append(replace(d, resident=resident, dropped=dropped, keeps_new=keeps))
+        held = [_joined(runs, d.chunk) if new else runs for runs, new in zip(resident, keeps, strict=True)]
+    return out
+
+
+def _joined(runs: tuple[Run, ...], chunk: int) -> tuple[Run, ...]:
+    """Ranges with one more chunk behind them."""
+    if runs and runs[-1][1] == chunk:
+        return (*runs[:-1], (runs[-1][0], chunk + 1))
+    return (*runs, (chunk, chunk + 1))
 
 
 @dataclass
@@ -86,20 +122,35 @@ class _State:
         self.blocks_before: list[int] = [0, *block.cumsum().tolist()]
         self.tokens_before: list[float] = j.T.mean(1).tolist()
         self.known: dict[Run, int] = {}
+        self.most = 0  # pages of copies when they began to retire
 
     def decide(self, chunk: int, rates: Rates | None) -> NestedChunk:
         """Choose g, drop what has no room, keep what has."""
+        if chunk == self.j.C - self.j.drain_chunks:
+            self.most = self.held()
         k = self._choose(chunk, rates)
-        dropped = self._drop(chunk, k)
+        self._drop(chunk, k)
         resident = tuple(tuple(runs) for runs in self.kept)
         news = tuple(self._keep(chunk, k, level) for level in reversed(range(len(self.kept))))[::-1]
-        return NestedChunk(chunk=chunk, g=self.levels.sizes[k], resident=resident, dropped=dropped, keeps_new=news)
+        return NestedChunk(chunk=chunk, g=self.levels.sizes[k], resident=resident, keeps_new=news)
 
     # --- memory, in pages of one layer ---
 
     def room(self, chunk: int) -> int:
         """Pages beside a rank's own and the reserve."""
         return 2**60 if self.budget is None else int(self.budget // self.j.page_bytes - self.own[chunk])
+
+    def cap(self, chunk: int) -> int:
+        """Pages of copies that convergence leaves in a chunk."""
+        j = self.j
+        if chunk < j.C - j.drain_chunks or not j.drain_chunks:
+            return 2**60
+        return int(self.most * still_held(c=chunk + 1, C=j.C, W=j.drain_chunks))
+
+    def over(self, chunk: int, k: int) -> int:
+        """Pages of copies that must go before a chunk with groups of the k-th size."""
+        held = self.held()
+        return max(0, held - self.cap(chunk), held + self.slots(chunk, k, self.kept) - self.room(chunk))
 
     def held(self) -> int:
         """Pages of all copies."""
@@ -112,7 +163,7 @@ class _State:
     def slots(self, chunk: int, k: int, kept: Sequence[Sequence[Run]], news: Sequence[bool] = ()) -> int:
         """Pages of streams at most: history of the class that is not held, a layer ahead, and new blocks."""
         j, total, late = self.j, 0, []
-        in_turn = k == 0 and not j.has_relays
+        in_turn = k == 0 and comes_in_turn(j, chunk)
         for level in range(k, len(self.levels.makers)):
             count = self.levels.makers[level]
             missing = self.levels.missing(kept[level], chunk)
@@ -127,23 +178,22 @@ class _State:
             self.known[run] = int(self.j.pages(self.j.T[run[1]] - self.j.T[run[0]]).max())
         return self.known[run]
 
-    def _drop(self, chunk: int, k: int) -> tuple[tuple[Run, ...], ...]:
+    def _drop(self, chunk: int, k: int) -> None:
         """Drop copies, lowest level and youngest first, until the rest and the slots fit."""
-        before = [list(runs) for runs in self.kept]
-        for level, runs in enumerate(self.kept):
-            while runs and self.held() + self.slots(chunk, k, self.kept) > self.room(chunk):
+        for runs in self.kept:
+            while runs and self.over(chunk, k):
                 lo, hi = runs.pop()
                 if hi - 1 > lo:
                     runs.append((lo, hi - 1))
             if runs:
                 break
-            assert level < len(self.kept)
-        return tuple(_without(old, new) for old, new in zip(before, self.kept, strict=True))
 
     def _keep(self, chunk: int, k: int, level: int) -> bool:
         """Keep a level's new blocks if they are delivered and there is room beside all slots."""
         size = self.levels.makers[level] * self.block[chunk]
         if level < k or self.held() + self.slots(chunk, k, self.kept) + size > self.room(chunk):
+            return False
+        if chunk + 1 > self.j.C - self.j.drain_chunks and self.held() + size > self.cap(chunk + 1):
             return False
         runs = self.kept[level]
         if runs and runs[-1][1] == chunk:
@@ -170,7 +220,7 @@ class _State:
     def _bytes_in(self, chunk: int, k: int) -> tuple[float, float]:
         """(history, new and routed) bytes into a rank, all layers, once the copies that do not fit have gone."""
         j, g = self.j, self.levels.sizes[k]
-        over = max(0, self.held() + self.slots(chunk, k, self.kept) - self.room(chunk))
+        over = self.over(chunk, k)
         tokens = 0.0
         before = self.tokens_before
         for level, (count, runs) in enumerate(zip(self.levels.makers, self.kept, strict=True)):

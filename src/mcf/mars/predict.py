@@ -12,38 +12,22 @@ from math import gcd
 import numpy as np
 
 from mcf.cluster import Topology
-from mcf.cluster.facts import in_degrees
+from mcf.cluster.facts import bisection, in_degrees
 from mcf.mars.form import Form
+from mcf.mars.groups import Setting, bisection_bound_s
 from mcf.mars.job import Array, Job
+from mcf.mars.limits import Limits
 from mcf.mars.times import Rates, T_head
 
-LIMITS = ("compute", "weights", "inbound", "bisection", "latency")
+# policies that may send less between halves than queries or KV of whole heads, with even shares
+_UNEVEN = ("ulysses", "pd", "pipeline")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """Seconds to the first token as predicted, and lower bounds of this policy's schedule, each by its reason."""
+class Prediction(Limits):
+    """Seconds to the first token as predicted, and the lower bounds of this policy's schedule."""
 
     ttft_s: float
-    compute_s: float
-    weights_s: float
-    inbound_s: float
-    bisection_s: float
-    latency_s: float
-
-    @property
-    def bound_s(self) -> float:
-        """The largest of the bounds."""
-        return max(self.seconds(name) for name in LIMITS)
-
-    @property
-    def limit(self) -> str:
-        """Which bound is the largest: `compute`, `weights`, `inbound`, `bisection` or `latency`."""
-        return max(LIMITS, key=self.seconds)
-
-    def seconds(self, limit: str) -> float:
-        """One of the bounds, by its name in `LIMITS`."""
-        return float(getattr(self, f"{limit}_s"))
 
 
 def degree(topology: Topology) -> int:
@@ -193,9 +177,18 @@ def _bounds(form: Form, k: _Chunks, rates: Rates) -> dict[str, float]:
         "compute_s": max(even, busiest / rates.P),
         "weights_s": loads * j.L * j.shape.num_layer_weights * rates.w / rates.BW_mem,
         "inbound_s": float(form.into.max()) / k.link,
-        "bisection_s": 0.0,
+        "bisection_s": _across(form, rates),
         "latency_s": (j.N - 1 if is_split else _waits(j)) * rates.tau,
     }
+
+
+def _across(form: Form, rates: Rates) -> float:
+    """Seconds that halves of the nodes must spend on each other under the budgets, whatever the policy."""
+    j = form.job
+    if j.N < 2 or j.S_node is None or form.policy in _UNEVEN:
+        return 0.0
+    s = Setting(shape=j.shape, N=j.N, S=j.S, B=j.B, S_node=j.S_node)
+    return bisection_bound_s(s, rates, links=bisection(j.topology)) - T_head(j.shape, rates)
 
 
 def _waits(j: Job) -> int:

@@ -19,8 +19,9 @@ class ModelShape:
     """Sizes of a decoder-only model with grouped-query attention.
 
     `max_positions` is the usable window in tokens, RoPE scaling included. `kv_bytes` and `act_bytes` are bytes per
-    element of the KV cache and of activations; `kv_bytes` may be 0.5 (INT4). Raises `ModelError` for sizes that
-    cannot be.
+    element of the KV cache and of activations; `kv_bytes` may be 0.5 (INT4). Quantised KV has scales: `kv_scale_bytes`
+    for one token's keys in one KV head, and as many for its values (2: one in fp16 per head). Raises `ModelError` for
+    sizes that cannot be.
     """
 
     name: str
@@ -34,11 +35,12 @@ class ModelShape:
     max_positions: int
     kv_bytes: float = 4
     act_bytes: int = 4
+    kv_scale_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Check that all sizes are whole and at least 1, and that query heads fill their KV groups."""
         for field, value in vars(self).items():
-            if field != "name" and not (field == "kv_bytes" and value == INT4_BYTES):
+            if (field, value) not in (("kv_bytes", INT4_BYTES), ("kv_scale_bytes", 0)) and field != "name":
                 check_size(field, value)
         if self.num_q_heads % self.num_kv_heads:
             raise ModelError(
@@ -48,8 +50,8 @@ class ModelShape:
 
     @property
     def kv_token_layer_bytes(self) -> int:
-        """KV bytes of one token in one layer: m_l = 2 * num_kv_heads * head_dim * kv_bytes."""
-        return int(2 * self.num_kv_heads * self.head_dim * self.kv_bytes)
+        """KV bytes of one token in one layer: m_l = 2 * num_kv_heads * (head_dim * kv_bytes + kv_scale_bytes)."""
+        return int(2 * self.num_kv_heads * (self.head_dim * self.kv_bytes + self.kv_scale_bytes))
 
     @property
     def kv_token_bytes(self) -> int:

@@ -1,7 +1,8 @@
 """`mars`: MARS with a group size for each chunk (`mcf.mars.nested`): hold, fetch or route.
 
-In a chunk with groups of g nodes, node n attends the blocks of makers o = n (mod g) for its whole group: those it
-holds, those it streams from their owners, and the new ones. Queries of the group come to it, partial states go back.
+In a chunk with groups of g nodes, the node of rank n attends the blocks of makers of rank o = n (mod g) for its whole
+group: those it holds, those it streams from their owners, and the new ones. Queries of the group come to it, partial
+states go back. Ranks follow the topology's walk, so that a group is a tile: on a switch they are the nodes' numbers.
 """
 
 from collections.abc import Iterable
@@ -27,6 +28,8 @@ class _Planner:
         self.sight, self.levels = Sight(self.b), Levels(self.N)
         self.has_relays = request.cluster.topology.has_relays
         self.arrivals = Trees(request.cluster.topology).arrivals
+        self.walk = request.cluster.topology.walk
+        self.rank = [self.walk.index(node) for node in range(self.N)]
 
     def plan(self) -> Schedule:
         decided = nest(job_of(self.request))
@@ -43,14 +46,22 @@ class _Planner:
     def _retire(self, node: int, chunk: int, ranges: Iterable[Iterable[Range]]) -> None:
         """Copies that go before a chunk: no work on them any more, then their memory."""
         by_level = [list(runs) for runs in ranges]
-        runs = {m: by_level[self.levels.of(node, m)] for m in range(self.N) if m != node}
+        runs = {m: by_level[self._level(node, m)] for m in range(self.N) if m != node}
         for retire in (self.b.drain, self.b.free):
             for chunks, makers in rectangles(runs):
                 retire(node, chunk, chunks=chunks, makers=makers)
 
+    def _level(self, node: int, maker: int) -> int:
+        return self.levels.of(self.rank[node], self.rank[maker])
+
     def _class(self, node: int, g: int) -> list[int]:
-        """Makers of a node's class, itself first, then as they stand before it."""
-        return [(node - step) % self.N for step in range(0, self.N, g)]
+        """Makers of a node's class, itself first, then as their ranks stand before its own."""
+        return [self.walk[(self.rank[node] - step) % self.N] for step in range(0, self.N, g)]
+
+    def _group(self, node: int, g: int) -> list[int]:
+        """Nodes of a node's group, itself among them."""
+        first = self.rank[node] // g * g
+        return self.walk[first : first + g]
 
     def _make(self, node: int, decided: NestedChunk) -> None:
         """History that others lack, a layer ahead; the dense work; queries to the group; the new block to the class."""
@@ -58,16 +69,15 @@ class _Planner:
         others = [n for n in self._class(node, g) if n != node]
         self._send_history(node, decided, others)
         b.produce(node, chunk)
-        first = node // g * g
-        b.send_query(node, [n for n in range(first, first + g) if self._asked(node, n, decided)], chunk)
-        kept = [n for n in others if decided.keeps_new[self.levels.of(n, node)]]
+        b.send_query(node, [n for n in self._group(node, g) if self._asked(node, n, decided)], chunk)
+        kept = [n for n in others if decided.keeps_new[self._level(n, node)]]
         for hold, ends in ((KEEP, kept), (STREAM, [n for n in others if n not in kept])):
             self._send(node, ends, chunk, (chunk, chunk + 1), hold, 0)
 
     def _send_history(self, node: int, decided: NestedChunk, others: list[int]) -> None:
         chunk = decided.chunk
         for level, resident in enumerate(decided.resident):
-            ends = [n for n in others if self.levels.of(n, node) == level]
+            ends = [n for n in others if self._level(n, node) == level]
             for run in self.levels.missing(resident, chunk):
                 self._send(node, ends, chunk, run, STREAM, self.request.ahead)
 
@@ -86,7 +96,7 @@ class _Planner:
         b, chunk, g = self.b, decided.chunk, decided.g
         states: list[list[int | None]] = [[] for _ in range(self.N)]
         for node in range(self.N):
-            group = range(node // g * g, node // g * g + g)
+            group = self._group(node, g)
             for q in (node, *(n for n in self.arrivals[node] if n in group)):
                 parts = [
                     b.attend(node, chunk, q=q, chunks=self.sight.chunks(q, m, chunk), makers=(m, m + 1))
@@ -120,5 +130,6 @@ def job_of(request: PlanRequest) -> Job:
         max_new_tokens=request.max_new_tokens,
         S_node=min(budgets, default=None),
         alpha=request.alpha,
+        drain_chunks=request.drain_chunks,
         rates=request.rates,
     )

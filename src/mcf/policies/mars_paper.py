@@ -1,13 +1,13 @@
 """`mars-paper`: MARS as published (eq. 11, 15, 16, 29): copies while memory and reuse last, owner-only at the end.
 
-A chunk of the plan: settle how many copies may live; drop what is too much; place the new blocks' copies where there is
-room; every node without a copy of a block streams it from the nearest one.
+A chunk of the plan: settle how many copies may live, in the last chunks fewer and fewer if asked; drop what is too
+much; place the new blocks' copies where there is room; who has no copy of a block streams it from the nearest one.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mcf.mars import default_alpha, nearest_links, r, r_mem, r_reuse, spread, targets
+from mcf.mars import default_alpha, nearest_links, r, r_converge, r_mem, r_reuse, spread, targets
 from mcf.mars.placement import Links
 from mcf.policies.common import (
     Star,
@@ -74,7 +74,7 @@ class _Planner:
         """Lower the memory-bounded factor (eq. 11, 16) and drop copies until every node fits (eq. 10), to the page."""
         K = self._room_for_blocks(chunk, needers)
         M_hist = self.b.tokens_in((0, chunk + 1), (0, self.N)) * self.request.shape.kv_token_bytes
-        self._lower(min(self.r_mem, r_mem(K=K, M_hist=M_hist)))
+        self._lower(min(self.r_mem, r_mem(K=K, M_hist=M_hist), self._ramp(chunk)))
         while self.r_mem > 1:
             over = [(n, -free) for n, free in enumerate(self._free_bytes(chunk, needers)) if free < 0]
             if not over:
@@ -82,6 +82,10 @@ class _Planner:
             shed = [self.layout.shed(n, missing) for n, missing in over]
             if not all(shed):
                 self._lower(self.r_mem - 1)
+
+    def _ramp(self, chunk: int) -> int:
+        """The most copies that convergence leaves in a chunk."""
+        return r_converge(c=chunk + 1, C=self.C, N=self.N, W=self.request.drain_chunks)
 
     def _lower(self, factor: int) -> None:
         self.r_mem = factor
@@ -106,7 +110,7 @@ class _Planner:
     def _place(self, chunk: int, needers: list[int]) -> None:
         """Choose the nodes that keep this chunk's new blocks."""
         reuse = r_reuse(c=chunk + 1, C=self.C, N=self.N, alpha=self.alpha)
-        factor = r(N=self.N, r_mem=self.r_mem, r_reuse=reuse)
+        factor = r(N=self.N, r_mem=min(self.r_mem, self._ramp(chunk + 1)), r_reuse=reuse)
         free = self._free_bytes(chunk, needers) if factor > 1 else [0] * self.N
         for step in range(self.N):
             maker = (chunk + step) % self.N  # nobody's blocks always come first

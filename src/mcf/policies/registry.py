@@ -26,6 +26,7 @@ _POLICIES: dict[str, Policy] = {
     "mars": mars.plan,
 }
 NAMES = tuple(_POLICIES)
+BY_BYTES = frozenset(NAMES) - {"mars"}  # policies of ours whose plans do not depend on speeds
 
 
 def plan(name: str, request: PlanRequest) -> Schedule:

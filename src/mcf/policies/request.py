@@ -10,6 +10,8 @@ from mcf.mars import Rates
 from mcf.model import ModelShape
 from mcf.schedule import UNLIMITED, ScheduleMeta
 
+_COUNTS = (("chunk_tokens", 1), ("max_new_tokens", 0), ("stream_slots", 1), ("buffer_bytes", 0), ("drain_chunks", 0))
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
@@ -18,7 +20,9 @@ class PlanRequest:
     Tokens are prompt tokens; `chunk_tokens` counts over all nodes; `max_new_tokens` is the decode reserve. Budgets
     stand in `cluster`. `stream_slots` are layer slots per stream, `buffer_bytes` bounds one stream's receive per layer
     (eq. 28; 0: no bound). `alpha` is MARS's reuse bound (eq. 15): None takes the paper-faithful default, infinity turns
-    it off. `rates` are the speeds that policy `mars` weighs times by; without them it counts bytes.
+    it off. Over the last `drain_chunks` chunks `mars` and `mars-paper` retire their copies bit by bit, and fetch again
+    what they still need; with 0 a copy stays for as long as some chunk reads it. `rates` are the speeds that policy
+    `mars` weighs times by; without them it counts bytes.
     Raises PromptError for an empty prompt and UserError for other numbers that cannot be.
     """
 
@@ -29,6 +33,7 @@ class PlanRequest:
     max_new_tokens: int = 0
     stream_slots: int = 2
     buffer_bytes: int = 0
+    drain_chunks: int = 0
     alpha: float | Fraction | None = None
     rates: Rates | None = None
 
@@ -36,7 +41,7 @@ class PlanRequest:
         """Refuse numbers that no plan can have."""
         if self.prompt_tokens < 1:
             raise PromptError(f"got a prompt of {self.prompt_tokens} tokens: expected at least 1")
-        for name, least in (("chunk_tokens", 1), ("max_new_tokens", 0), ("stream_slots", 1), ("buffer_bytes", 0)):
+        for name, least in _COUNTS:
             if getattr(self, name) < least:
                 raise UserError(f"got {name} = {getattr(self, name)}: expected at least {least}")
         if self.alpha is not None and (math.isnan(self.alpha) or self.alpha < 0):
@@ -79,6 +84,7 @@ class PlanRequest:
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
             kv_bytes=shape.kv_bytes,
+            kv_scale_bytes=shape.kv_scale_bytes,
             act_bytes=shape.act_bytes,
             stream_slots=self.stream_slots,
             max_new_tokens=self.max_new_tokens,

@@ -9,6 +9,7 @@ PAGE_TOKENS = 64
 INT4_BYTES = 0.5  # two elements to a byte
 UNLIMITED = -1
 MAX_NODES = 2**16
+LATER = ("kv_scale_bytes",)  # fields that a schedule's forms leave out at their default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +17,9 @@ class ScheduleMeta:
     """Sizes that every row of a schedule relies on.
 
     Tokens are prompt tokens; `kv_bytes` and `act_bytes` are bytes per element of KV and of queries; `kv_bytes` may be
-    0.5 (INT4: a head's keys and values fill whole bytes). `budgets` are bytes per node (`UNLIMITED` = no limit);
-    `buffer_bytes` limits one stream's receive per layer (eq. 28; 0 = no limit).
+    0.5 (INT4: a head's keys and values fill whole bytes); `kv_scale_bytes` those of the scales of one token's keys in
+    one KV head, and as many of its values. `budgets` are bytes per node (`UNLIMITED` = no limit); `buffer_bytes` limits
+    one stream's receive per layer (eq. 28; 0 = no limit).
     `shares` are the tokens per node that the end of prefill must show; empty means equal to within one page (V3).
     Raises ScheduleError when a number makes no sense.
     """
@@ -40,6 +42,7 @@ class ScheduleMeta:
     budgets: tuple[int, ...] = ()
     shares: tuple[int, ...] = ()
     head_cuts: tuple[int, ...] = ()
+    kv_scale_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -50,7 +53,7 @@ class ScheduleMeta:
                 raise ScheduleError(f"{name} is {getattr(self, name)}: expected at least 1 and less than 2**31")
         if self.kv_bytes != INT4_BYTES and not (self.kv_bytes == int(self.kv_bytes) and 1 <= self.kv_bytes < 2**31):
             raise ScheduleError(f"kv_bytes is {self.kv_bytes}: expected {INT4_BYTES} or a whole number of at least 1")
-        for name in ("max_new_tokens", "buffer_bytes"):
+        for name in ("max_new_tokens", "buffer_bytes", "kv_scale_bytes"):
             if getattr(self, name) < 0:
                 raise ScheduleError(f"{name} is {getattr(self, name)}: expected at least 0")
         if self.num_nodes > MAX_NODES:
@@ -86,7 +89,8 @@ class ScheduleMeta:
 
     def kv_row_bytes(self, num_heads: int | None = None) -> int:
         """KV bytes of one token in one layer (eq. 1 without L), for `num_heads` KV heads (default all)."""
-        return int(2 * (self.num_kv_heads if num_heads is None else num_heads) * self.head_dim * self.kv_bytes)
+        heads = self.num_kv_heads if num_heads is None else num_heads
+        return int(2 * heads * (self.head_dim * self.kv_bytes + self.kv_scale_bytes))
 
     @property
     def page_bytes(self) -> int:

@@ -119,7 +119,7 @@ def _token_bytes(sched: Schedule, step: Step) -> int:
     """Payload bytes per token of one message: one KV head, keys or values; or the query heads that share a KV head."""
     meta = sched.meta
     if step.payload == KV:
-        return math.ceil(meta.head_dim * meta.kv_bytes)
+        return math.ceil(meta.head_dim * meta.kv_bytes) + meta.kv_scale_bytes
     if step.payload == QUERY:
         return meta.group_heads * meta.head_dim * meta.act_bytes
     assert step.payload == STATE

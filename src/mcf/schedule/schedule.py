@@ -148,5 +148,6 @@ class Schedule:
     def row_bytes(self) -> Array:
         """[R] payload bytes per layer of each send row (decode rows: per token); 0 elsewhere."""
         width = np.array([0, self.meta.kv_bytes, self.meta.act_bytes, 4])
-        out: Array = (self.row_elements * width[self.steps["payload"]]).astype(np.int64)
-        return out
+        out = (self.row_elements * width[self.steps["payload"]]).astype(np.int64)
+        scales = self.row_elements // self.meta.head_dim * self.meta.kv_scale_bytes
+        return np.asarray(out + np.where(self.steps["payload"] == KV, scales, 0))

@@ -97,9 +97,21 @@ def verify(sched: Schedule) -> Report:
     stuck = stuck_rows(sched, pairs)
     if len(stuck):
         row = int(stuck[0])
-        _break(sched, "V6", f"{len(stuck)} rows wait for one another for ever", row)
+        _break(sched, "V6", f"{len(stuck)} rows wait for one another for ever{_why_stuck(sched, stuck)}", row)
     check_coverage(sched)
     return _replay_all(sched, last_uses(sched, pairs))
+
+
+def _why_stuck(sched: Schedule, stuck: Array) -> str:
+    """The usual reason: relays pass KV on when they attend it, in orders that close a circle."""
+    s = sched.steps[stuck]
+    forwards = (s["kind"] == SEND) & (s["payload"] == KV) & ((s["m_hi"] <= s["node"]) | (s["m_lo"] > s["node"]))
+    if not forwards.any():
+        return ""
+    return (
+        f"; {int(forwards.sum())} of them pass on KV that their node must receive first, each behind other such sends: "
+        "write each hop in the policy, as `gather` does"
+    )
 
 
 def _break(sched: Schedule, law: str, text: str, row: int) -> NoReturn:

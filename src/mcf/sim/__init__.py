@@ -5,6 +5,7 @@ from mcf.sim.decode import decode_s
 from mcf.sim.network import LinkChange
 from mcf.sim.pipeline import PipelineResult, pipeline
 from mcf.sim.profile import NAMES, Profile, load_profile
+from mcf.sim.rates import rates_of
 from mcf.sim.result import SimResult
 from mcf.sim.simulate import simulate
 
@@ -19,5 +20,6 @@ __all__ = [
     "decode_s",
     "load_profile",
     "pipeline",
+    "rates_of",
     "simulate",
 ]

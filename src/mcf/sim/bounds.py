@@ -4,12 +4,13 @@ Compute, weight streaming and latency follow from the pieces alone: they hold fo
 this way. The inbound cut and the bisection are the bytes of this schedule over what the links at a cut carry.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from mcf.cluster import SWITCH, Cluster
 from mcf.cluster.facts import crossing
+from mcf.mars import Limits
 from mcf.model import ModelShape
 from mcf.schedule import Schedule
 from mcf.schedule.schedule import Array
@@ -20,29 +21,10 @@ from mcf.sim.profile import Profile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class Bounds(Limits):
     """Seconds below which the time to the first token cannot be; `kv_bytes` bytes of KV that some node must hold."""
 
-    compute_s: float
-    weights_s: float
-    inbound_s: float
-    bisection_s: float
-    latency_s: float
     kv_bytes: int
-
-    @property
-    def bound_s(self) -> float:
-        """The largest of the times."""
-        return max(self._times().values())
-
-    @property
-    def limit(self) -> str:
-        """Which bound is the largest: `compute`, `weights`, `inbound`, `bisection` or `latency`."""
-        times = self._times()
-        return max(times, key=times.__getitem__).removesuffix("_s")
-
-    def _times(self) -> dict[str, float]:
-        return {name: value for name, value in asdict(self).items() if name.endswith("_s")}
 
 
 def bounds(
@@ -54,14 +36,15 @@ def bounds(
     links of the profile differ, each number is that of the best one: true, though not tight.
     """
     profile = profile.best()
-    head, cut = head_seconds(shape, profile), Cuts(schedule, profile, used_cluster(schedule, cluster), merges=merges)
+    head, where = head_seconds(shape, profile), used_cluster(schedule, cluster)
+    cut = Cuts(schedule, profile, where, merges=merges)
     return Bounds(
         compute_s=head + compute_s(schedule, profile, shape),
         weights_s=head + weights_s(schedule, profile, shape),
         inbound_s=head + cut.inbound_s(),
         bisection_s=head + cut.bisection_s(),
-        latency_s=head + latency_s(schedule, profile, used_cluster(schedule, cluster)),
-        kv_bytes=least_kv_bytes(schedule),
+        latency_s=head + latency_s(schedule, profile, where),
+        kv_bytes=memory_bytes(schedule),
     )
 
 
@@ -81,6 +64,16 @@ def weights_s(sched: Schedule, profile: Profile, shape: ModelShape) -> float:
     loads = int((sched.tokens > 0).sum(0).max())
     moved = loads * sched.meta.num_layers * shape.num_layer_weights * profile.weight_bytes
     return moved / profile.memory_bytes_s
+
+
+def inbound_s(sched: Schedule, profile: Profile, cluster: Cluster, *, merges: bool = False) -> float:
+    """Bytes that enter a node over the rates of its links, for the worst node."""
+    return Cuts(sched, profile, cluster, merges=merges).inbound_s()
+
+
+def bisection_s(sched: Schedule, profile: Profile, cluster: Cluster, *, merges: bool = False) -> float:
+    """Bytes that enter one half of the nodes from the other over the rates of the links between them."""
+    return Cuts(sched, profile, cluster, merges=merges).bisection_s()
 
 
 class Cuts:
@@ -141,10 +134,11 @@ def latency_s(sched: Schedule, profile: Profile, cluster: Cluster) -> float:
     return max(ways, default=0) * least
 
 
-def least_kv_bytes(sched: Schedule) -> int:
-    """KV bytes of the fullest node at the end, if the prompt's KV is spread evenly: no budget below it can do."""
+def memory_bytes(sched: Schedule) -> int:
+    """KV bytes that some node must hold: an even share of the prompt and of the generated tokens that are reserved."""
     meta = sched.meta
-    return -(-meta.prompt_tokens // meta.num_nodes) * meta.num_layers * meta.kv_row_bytes()
+    tokens = meta.prompt_tokens + meta.max_new_tokens
+    return -(-tokens * meta.num_layers * meta.kv_row_bytes() // meta.num_nodes)
 
 
 def _crossings(sched: Schedule, *, merges: bool = False) -> tuple[Array, Array, Array]:

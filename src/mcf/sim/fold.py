@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcf.cluster import SWITCH, Cluster
+from mcf.schedule.passes import group_keys
 from mcf.schedule.schedule import Array, Schedule
 from mcf.schedule.steps import DECODE, RECV
 from mcf.sim.profile import Profile
@@ -107,6 +108,26 @@ def find_fold(sched: Schedule, seconds: Array, cluster: Cluster, profile: Profil
     turn = Turn(num_nodes)
     alike = lists.are_alike(turn, np.arange(2)) and lists.are_alike(turn, np.arange(num_nodes))  # the first is cheap
     return lists.fold(turn) if alike else None
+
+
+def turned(sched: Schedule) -> Schedule:
+    """The schedule with receives that are posted in a row ordered by how far behind their senders stand.
+
+    `place_recvs` orders them by their senders' numbers, which looks another way from every node. The order says nothing
+    but who comes first where two payloads reach a port at the same moment; memory and laws are the same.
+    """
+    s, num_nodes = sched.steps, sched.meta.num_nodes
+    is_recv = s["kind"] == RECV
+    keys = group_keys(s, sched.meta.num_chunks)
+    runs = np.cumsum(~is_recv | np.concatenate([[True], ~is_recv[:-1] | (keys[1:] != keys[:-1])]))
+    behind = np.where(is_recv & (s["stage"] != DECODE), (s["node"] - s["dst"]) % num_nodes, 0)
+    order = np.lexsort((s["ref"], behind, runs))
+    place = np.empty(len(s), dtype="<i4")
+    place[order] = np.arange(len(s))
+    steps = s[order]
+    recvs = steps["kind"] == RECV
+    steps["ref"][recvs] = place[steps["ref"][recvs]]
+    return sched.replace(steps=steps, after=place[sched.after])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

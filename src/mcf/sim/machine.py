@@ -6,6 +6,7 @@ fetched ahead; then to the lower instance, which is the order of rows (at a send
 of the send, else of the receive).
 """
 
+from array import array
 from heapq import heappop, heappush
 from typing import NoReturn
 
@@ -13,23 +14,23 @@ from mcf.errors import RunError
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import COMPUTE, NIC, RECV, SEND
 from mcf.sim.network import Network
-from mcf.sim.program import MemoryEvent, Program
+from mcf.sim.program import Program
 from mcf.sim.reduce import Reduction
 from mcf.sim.transfers import DONE, ENTER, PASSED, Event, Transfers
 
 LEDGER = 2  # the third walker of a node, beside its lanes COMPUTE and NIC
 WALKERS = 3
-Sample = tuple[float, int, MemoryEvent]
 
 
 class Machine:
-    """One run: `start` and `end` per instance, `samples` (time, node, memory event), `transfers.hops`."""
+    """One run: `start` and `end` per instance, `samples` of memory, `transfers.hops`."""
 
     def __init__(
         self, sched: Schedule, network: Network, seconds: list[float], num_ticks: int, *, merges: bool = False
     ) -> None:
         self.program, self.ticks, self.seconds = Program(sched, num_ticks), num_ticks, seconds
         nodes, num = range(sched.meta.num_nodes), len(sched) * num_ticks
+        self.conditions = self.program.conditions
         self.nan = float("nan")
         self.start, self.end = [self.nan] * num, [self.nan] * num
         self.ended, self.granted = bytearray(num), bytearray(num)
@@ -43,7 +44,9 @@ class Machine:
         self.busy = [False for _ in nodes]
         self.memory = [self.program.memory(n) for n in nodes]
         self.next_memory = [0 for _ in nodes]
-        self.samples: list[Sample] = []
+        self.samples = array(
+            "d"
+        )  # time, node, row, 1 for memory that it takes and -1 for what it gives back; and so on
         self.waiting: dict[int, list[int]] = {}  # what has to happen -> walkers that then look again
         self.awake: list[int] = [WALKERS * n + walker for n in nodes for walker in (COMPUTE, NIC, LEDGER)]
 
@@ -119,43 +122,43 @@ class Machine:
 
     def _run_compute(self, node: int, now: float) -> None:
         """Start the next row of the compute lane unless one is running: one processor, in list order."""
-        if self.busy[node]:
-            return
-        lane, heads = self.lanes[node][COMPUTE], self.heads[node]
-        while not self.busy[node] and heads[COMPUTE] < len(lane):
+        lane, heads, busy = self.lanes[node][COMPUTE], self.heads[node], self.busy
+        while not busy[node] and heads[COMPUTE] < len(lane):
             inst = lane[heads[COMPUTE]]
-            if self._is_blocked(inst, WALKERS * node + COMPUTE):
+            row = inst // self.ticks
+            if self.conditions[row] is not None and self._is_blocked(inst, row, WALKERS * node + COMPUTE):
                 return
             heads[COMPUTE] += 1
             self.start[inst] = now
-            if self.program.is_retire[inst // self.ticks]:
+            if self.program.is_retire[row]:
                 self._end(inst, now)
             else:
-                self.busy[node] = True
-                heappush(self.heap, (now + self.seconds[inst // self.ticks], DONE, inst))
+                busy[node] = True
+                heappush(self.heap, (now + self.seconds[row], DONE, inst))
 
     def _run_nic(self, node: int, now: float) -> None:
         """Start rows of the NIC lane until one is blocked; none waits for an earlier one to end."""
         lane, heads = self.lanes[node][NIC], self.heads[node]
         while heads[NIC] < len(lane):
             inst = lane[heads[NIC]]
-            if self._is_blocked(inst, WALKERS * node + NIC):
+            row = inst // self.ticks
+            if self.conditions[row] is not None and self._is_blocked(inst, row, WALKERS * node + NIC):
                 return
             heads[NIC] += 1
             self.start[inst] = now
-            kind = self.program.kind[inst // self.ticks]
+            kind = self.program.kind[row]
             if kind == RECV:
                 self.transfers.post(inst, now)
             elif kind == SEND:
                 self.transfers.send(inst, now)
             else:
-                heappush(self.heap, (now + self.seconds[inst // self.ticks], DONE, inst))
+                heappush(self.heap, (now + self.seconds[row], DONE, inst))
 
     def _run_memory(self, node: int, now: float) -> None:
         """Take and give back memory in list order; a give waits for the last use."""
         events, at, waiting, samples = self.memory[node], self.next_memory[node], self.waiting, self.samples
         while at < len(events):
-            _, inst, is_take, needs, runs = event = events[at]
+            row, inst, is_take, needs, runs = events[at]
             if is_take:
                 self.granted[inst] = 1
                 grant = inst + len(self.ended)
@@ -163,7 +166,7 @@ class Machine:
                     self.awake += waiting.pop(grant)
             elif self._is_in_use(needs, runs, WALKERS * node + LEDGER):
                 break
-            samples.append((now, node, event))
+            samples.extend((now, node, row, 1 if is_take else -1))
             at += 1
         self.next_memory[node] = at
 
@@ -188,11 +191,10 @@ class Machine:
             waiting.append(walker)
         return True
 
-    def _is_blocked(self, inst: int, walker: int) -> bool:
+    def _is_blocked(self, inst: int, row: int, walker: int) -> bool:
         """Say whether an instance cannot start yet, and wake its walker when that may have changed."""
         ticks, ended = self.ticks, self.ended
-        row = inst // ticks
-        conditions = self.program.conditions[row]
+        conditions = self.conditions[row]
         if conditions is None:
             return False
         tick = inst - row * ticks

@@ -1,7 +1,8 @@
 """Hardware as numbers, each with its source beside it. Presets are TOML files in `profiles/`.
 
 A profile of a cluster has, beside the numbers of a usual node and link, a table `[[nodes]]` for each node and, where
-links differ, tables `[[links]]`. `mcf doctor --measure --save` writes one; the format stands in docs/doctor.md.
+links differ, tables `[[links]]`: `mcf doctor --measure --save` writes such a file. Or it has a table `[cluster]`
+(`mcf.cluster.read`), and may take its numbers from another profile: `profile = "cpu-1g"`. docs/simulator.md has both.
 """
 
 import math
@@ -9,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcf.cluster import SWITCH, Cluster, LinkSpec, read_cluster
 from mcf.cluster.tables import Table, parse_table, read_table
 from mcf.errors import UnknownNameError, UserError
 
@@ -40,7 +43,7 @@ EXTRAS = (
 )
 OF_NODE = ("flops_s", "memory_bytes_s", "memory_bytes", "link_bytes_s", "step_overhead_s", *EXTRAS)
 OF_LINK = ("link_bytes_s", "link_latency_s")
-_KEYS = ("name", "physical", "note", "topology", "num_nodes", *NUMBERS, *EXTRAS, "nodes", "links")
+_KEYS = ("name", "physical", "note", "topology", "num_nodes", *NUMBERS, *EXTRAS, "nodes", "links", "profile", "cluster")
 _PRESETS = resources.files("mcf.sim") / "profiles"
 
 
@@ -195,21 +198,85 @@ def parse_profile(text: str, file: str) -> Profile:
 
 def _whole(table: Table) -> Profile:
     table.check_keys(_KEYS)
-    numbers = {key: _number(table, key) for key in (*NUMBERS, *EXTRAS) if key in NUMBERS or key in table}
-    nodes = _nodes(table)
+    base = _base(table)
+    needed = NUMBERS if base is None else ()
+    numbers = {key: _number(table, key) for key in (*NUMBERS, *EXTRAS) if key in table or key in needed}
+    own: dict[str, Any] = {} if base is None else dict(vars(base))
+    own |= {key: value for key, (value, _) in numbers.items()}
+    own["sources"] = {**own.get("sources", {}), **{key: source for key, (_, source) in numbers.items()}}
+    for key, kind, what in (("name", str, "a text"), ("physical", bool, "true or false"), ("note", str, "a text")):
+        if key in table or (key != "note" and base is None):
+            own[key] = table.need(key, kind, what)
+    if base is not None and "name" not in table:
+        own["name"] = Path(table.file).stem
     try:
-        return Profile(
-            name=table.need("name", str, "a text"),
-            physical=table.need("physical", bool, "true or false"),
-            note=table.get("note", str, "a text", ""),
-            topology=table.get("topology", str, "the name of a topology", "switch"),
-            sources={key: source for key, (_, source) in numbers.items()},
-            nodes=nodes,
-            links=_links(table, len(nodes)),
-            **{key: value for key, (value, _) in numbers.items()},
-        )
+        return Profile(**own | _parts(table))
     except UserError as error:
         raise error if table.file in str(error) else UserError(f"{error} ({table.file})") from None
+
+
+def _base(table: Table) -> Profile | None:
+    """The profile whose numbers hold where this one says nothing."""
+    if "profile" not in table:
+        if "cluster" in table and not any(key in table for key in NUMBERS):
+            raise UserError(
+                f"got the table [cluster] alone in {table.file}: expected how fast its nodes are, too; add a line such "
+                'as profile = "cpu-1g" above it (a preset or a TOML file)'
+            )
+        return None
+    name = table.need("profile", str, "the name of a preset or a TOML file")
+    try:
+        if name.endswith(".toml"):
+            found = read_table(str(Path(table.file).parent / Path(name).expanduser()), "profile")
+            if "profile" in found:
+                found.refuse("profile", "expected numbers of its own, since another file names this one as its profile")
+            return _whole(found)
+        return load_profile(name)
+    except UserError as error:
+        raise UserError(f"{error} (key profile in {table.where('profile')})") from None
+
+
+def _parts(table: Table) -> dict[str, Any]:
+    """Nodes, links and topology: from the table `[cluster]`, or from tables of nodes and links."""
+    inner = table.table("cluster")
+    if inner is None:
+        nodes = _nodes(table)
+        found: dict[str, Any] = {"nodes": nodes, "links": _links(table, len(nodes))}
+        if "topology" in table:
+            found["topology"] = table.need("topology", str, "the name of a topology")
+        return {key: value for key, value in found.items() if value}
+    for key in ("nodes", "links", "num_nodes", "topology"):
+        if key in table:
+            table.refuse(key, "expected it in the table [cluster], which is there too")
+    return _of_cluster(read_cluster(inner))
+
+
+def _of_cluster(cluster: Cluster) -> dict[str, Any]:
+    """What a profile says of a cluster: budgets, topology, links. A port of a switch has one rate, its slower one."""
+    ports: dict[int, dict[str, float]] = {}
+    links: dict[Edge, dict[str, float]] = {}
+    for (a, b), spec in cluster.links.items():
+        speeds = _speeds(spec)
+        if SWITCH not in (a, b):
+            links[a, b] = speeds
+            continue
+        port = ports.setdefault(max(a, b), {})
+        if "link_bytes_s" in speeds:
+            port["link_bytes_s"] = min(speeds["link_bytes_s"], port.get("link_bytes_s", math.inf))
+        for other in range(cluster.num_nodes) if "link_latency_s" in speeds else ():
+            pair = links.setdefault((a, other) if b == SWITCH else (other, b), {})
+            pair["link_latency_s"] = max(speeds["link_latency_s"], pair.get("link_latency_s", 0.0))
+    links = {(a, b): speeds for (a, b), speeds in links.items() if a != b}
+    nodes = tuple(
+        ProfileNode(name=node.name, source="[cluster]", kv_budget_bytes=node.kv_budget_bytes, numbers=ports.get(n, {}))
+        for n, node in enumerate(cluster.nodes)
+    )
+    return {"nodes": nodes, "links": links, "topology": cluster.topology.name} | _speeds(cluster.link)
+
+
+def _speeds(spec: LinkSpec) -> dict[str, float]:
+    out = {} if spec.rate_bits_s is None else {"link_bytes_s": spec.rate_bits_s / 8}
+    return out if spec.latency_s is None else {**out, "link_latency_s": spec.latency_s}
 
 
 def _number(table: Table, key: str) -> tuple[float, str]:

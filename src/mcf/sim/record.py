@@ -86,30 +86,38 @@ def _hops(sched: Schedule, machine: Machine) -> Table:
 
 def _memory(sched: Schedule, machine: Machine) -> Table:
     """KV bytes in use after each memory event; whole pages, all layers, as `verify` counts them."""
-    in_use = memory.reserve_bytes(sched).tolist()
-    sizes, chunks = _Sizes(sched), sched.steps["chunk"].tolist()
-    rows = [(node, -1, 0.0, size) for node, size in enumerate(in_use)]
-    for now, node, (row, _, is_take, _, _) in machine.samples:
-        in_use[node] += sizes(row) if is_take else -sizes(row)
-        rows.append((node, chunks[row], now, in_use[node]))
-    return np.array(rows, MEMORY)
+    reserve, num = memory.reserve_bytes(sched), sched.meta.num_nodes
+    now, node, row, sign = np.frombuffer(machine.samples).reshape(-1, 4).T
+    nodes, rows = node.astype(np.int64), row.astype(np.int64)
+    out = np.zeros(num + len(now), MEMORY)
+    out["node"], out["t"] = np.concatenate([np.arange(num), nodes]), np.concatenate([np.zeros(num), now])
+    out["chunk"] = np.concatenate([np.full(num, -1), sched.steps["chunk"][rows]])
+    used, place = np.unique(rows, return_inverse=True)
+    sizes = np.array(_sizes(sched, used), dtype=np.int64)
+    change = np.concatenate([reserve, sizes[place] * sign.astype(np.int64)])
+    order = np.argsort(out["node"], kind="stable")
+    total = change[order].cumsum()
+    first = np.searchsorted(out["node"][order], np.arange(num))
+    out["bytes_in_use"][order] = total - (total[first] - reserve)[out["node"][order]]
+    return out
+
+
+def _sizes(sched: Schedule, rows: Array) -> list[int]:
+    """Bytes that each row takes or gives back."""
+    sizes = _Sizes(sched)
+    return [sizes(row) for row in rows.tolist()]
 
 
 class _Sizes:
     """Bytes that a row takes or gives back, by row."""
 
     def __init__(self, sched: Schedule) -> None:
-        self.sched, self.known = sched, dict[int, int]()
+        self.sched = sched
         self.blocks, own = memory.block_bytes(sched), memory.own_bytes(sched)
         foreign = sched.owner != np.arange(sched.meta.num_nodes)[None, :, None]
         self.produced = np.diff(own, axis=0) + (self.blocks * foreign).sum(-1)
 
     def __call__(self, row: int) -> int:
-        if row not in self.known:
-            self.known[row] = self._size(row)
-        return self.known[row]
-
-    def _size(self, row: int) -> int:
         r = self.sched.step(row)
         if r.kind == PRODUCE:
             return int(self.produced[r.chunk, r.node])

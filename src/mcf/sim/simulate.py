@@ -107,7 +107,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _check_shape(sched: Schedule, shape: ModelShape) -> None:
-    for name in ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "kv_bytes", "act_bytes"):
+    for name in ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "kv_bytes", "act_bytes", "kv_scale_bytes"):
         got, expected = getattr(shape, name), getattr(sched.meta, name)
         if got != expected:
             raise UserError(f"got a shape with {name} = {got}: expected {expected}, as in the schedule")

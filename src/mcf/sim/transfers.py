@@ -145,12 +145,16 @@ class Transfers:
 
     def enter(self, inst: int, now: float) -> None:
         """A payload's turn to ask for its receiver's port."""
-        line, size, latency = self._entry(inst)
-        if self.late[inst // self.ticks]:
+        recv = inst // self.ticks
+        way = self.way[recv]
+        a, b = way[0] if len(way) == 1 else way[self.place.get(inst, 0)]
+        line, size, latency = self.network.into(a, b, self.size[recv])
+        if self.late[recv]:
             self._queue(line, (inst, size), now)
         elif self.reduction is None:
             start, end = line.urgent(now, size)
-            self._cross((inst,), start, max(end, self.port[self._key(inst)][1]), latency)
+            left = self.port[inst + (self.ref[recv] - recv) * self.ticks, a][1]
+            self._cross((inst,), start, left if left > end else end, latency)
         else:
             team = self.reduction.team(inst, line.link)
             if team:

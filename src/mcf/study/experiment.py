@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcf import policies
-from mcf.cluster import Cluster, read_cluster
+from mcf.cluster import Cluster, NodeSpec, read_cluster
 from mcf.cluster.tables import Table, parse_table, read_table
 from mcf.errors import UnknownNameError, UserError
 from mcf.mars import auto_chunk
@@ -35,9 +35,13 @@ from mcf.units import parse_bytes, parse_tokens
 
 AUTO, NONE, ALL = "auto", "none", "all"
 _AXES = ("policies", "nodes", "prompt_tokens", "chunk_tokens", "node_tokens", "memory", "profile", "topology", "seeds")
-KEYS = ("name", *_AXES, "alpha", "stream_slots", "buffer", "layers", "spread", "model", "cluster")
+KEYS = ("name", *_AXES, "alpha", "stream_slots", "buffer", "drain_chunks", "layers", "spread", "model", "cluster")
 _SIZES = ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size", "vocab_size")
-_BYTES = ("kv_bytes", "act_bytes")
+_BYTES = {
+    "kv_bytes": "bytes per element: 0.5, 1, 2 or 4",
+    "act_bytes": "bytes per element: 1, 2 or 4",
+    "kv_scale_bytes": "bytes of scales per token and KV head, for keys and for values: 2 is one in fp16",
+}
 MAX_CASES = 10_000
 T = TypeVar("T")
 ReadShape = Callable[[str], ModelShape]
@@ -147,7 +151,8 @@ class _Reader:
         for count, spec in product(counts, specs):
             if not 1 <= count <= 1024:
                 self.table.refuse("nodes", "expected 1 to 1024")
-            out.append(self._checked("topology", Cluster.uniform, spec, count))
+            made = self._checked("topology", Cluster.uniform, spec, count)
+            out.append(made if known is None or count != known.num_nodes else _with_budgets(made, known))
         return out
 
     def tokens(self, key: str) -> list[int]:
@@ -201,6 +206,7 @@ class _Reader:
             "buffer_bytes": self._checked("buffer", lambda: parse_bytes(table.data["buffer"]))
             if "buffer" in table
             else 0,
+            "drain_chunks": self._at_least("drain_chunks", 0, 0),
             "spread": self._spread(),
         }
 
@@ -247,9 +253,9 @@ class _Reader:
         return _located(table, None, _shape_of, sizes)
 
     def _with_bytes(self, table: Table, shape: ModelShape) -> ModelShape:
-        for key in _BYTES:
+        for key, what in _BYTES.items():
             if key in table:
-                value = table.get(key, (int, float), "bytes per element: 0.5, 1, 2 or 4")
+                value = table.get(key, (int, float), what)
                 shape = _located(table, key, _with, shape, key, value)
         return shape
 
@@ -275,6 +281,12 @@ def _located(table: Table, key: str | None, make: Callable[..., T], *args: Any) 
         return make(*args)
     except UserError as error:
         raise UserError(f"{error} ({table.where(key)})") from None
+
+
+def _with_budgets(cluster: Cluster, profile: Profile) -> Cluster:
+    """The cluster with the names and KV budgets of a profile's nodes."""
+    nodes = (NodeSpec(name=node.name, kv_budget_bytes=node.kv_budget_bytes) for node in profile.nodes)
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def _named_shape(name: str) -> ModelShape:

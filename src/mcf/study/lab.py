@@ -7,9 +7,9 @@ from typing import Any
 from mcf.cluster import Cluster
 from mcf.errors import LawError, PlugInError, UserError
 from mcf.model import ModelShape
-from mcf.policies import PlanRequest, plan
+from mcf.policies import BY_BYTES, PlanRequest, plan
 from mcf.schedule import Report, Schedule, verify
-from mcf.sim import Bounds, Profile, SimResult, bounds, simulate
+from mcf.sim import Bounds, Profile, SimResult, bounds, rates_of, simulate
 
 LAYERS = 4  # simulated layers; the others are extrapolated. Bytes, memory and bounds are exact
 
@@ -30,6 +30,7 @@ class Case:
     alpha: float | None = None
     stream_slots: int = 2
     buffer_bytes: int = 0
+    drain_chunks: int = 0
     layers: int | None = LAYERS
     spread: float = 0.0
     seed: int = 0
@@ -48,7 +49,9 @@ class Case:
             chunk_tokens=self.chunk_tokens,
             stream_slots=self.stream_slots,
             buffer_bytes=self.buffer_bytes,
+            drain_chunks=self.drain_chunks,
             alpha=self.alpha,
+            rates=None if self.policy in BY_BYTES else rates_of(self.profile, self.cluster),
         )
 
     def factors(self) -> tuple[float, ...] | None:
@@ -63,7 +66,7 @@ class Case:
 class Row:
     """A case in numbers. Times are model time. What could not run has `why` and no numbers.
 
-    `peak_kv_bytes` is the fullest node's; `traffic_bytes` counts each hop; `limit` names the largest lower bound.
+    `peak_kv_bytes` is the fullest node's; `traffic_bytes` counts each hop; `limit` names the largest of the `bounds`.
     """
 
     study: str
@@ -78,6 +81,7 @@ class Row:
     ttft_s: float | None = None
     bound_s: float | None = None
     limit: str | None = None
+    bounds: dict[str, float] | None = None
     traffic_bytes: int | None = None
     bytes: dict[str, int] | None = None
     peak_kv_bytes: int | None = None
@@ -160,6 +164,7 @@ class Lab:
             ttft_s=ran.ttft_s,
             bound_s=ran.bounds.bound_s,
             limit=ran.bounds.limit,
+            bounds=ran.bounds.bounds,
             traffic_bytes=ran.traffic_bytes,
             bytes=dict(ran.report.traffic),
             peak_kv_bytes=max(ran.report.peak_bytes),
@@ -169,18 +174,22 @@ class Lab:
 
     def _run(self, case: Case) -> Outcome:
         sched, report = self._planned(case)
-        result = simulate(sched, case.profile, shape=case.shape, layers=_layers(case), slowdown=case.factors())
+        shape, cluster = case.shape, case.cluster
+        result = simulate(
+            sched, case.profile, shape=shape, layers=_layers(case), cluster=cluster, slowdown=case.factors()
+        )
         return Outcome(
             case=case,
             schedule=sched,
             report=report,
             result=result,
-            bounds=bounds(sched, case.profile, shape=case.shape),
+            bounds=bounds(sched, case.profile, shape=shape, cluster=cluster),
         )
 
     def _planned(self, case: Case) -> tuple[Schedule, Report]:
-        """A plan does not depend on speeds: cases that differ in the profile or the seed share it."""
-        key = replace(case, profile=_NO_PROFILE, layers=None, spread=0.0, seed=0)
+        """Most plans do not depend on speeds: cases that differ in the profile or the seed share them."""
+        profile = _NO_PROFILE if case.policy in BY_BYTES else case.profile
+        key = replace(case, profile=profile, layers=None, spread=0.0, seed=0)
         if key not in self._schedules:
             sched = plan(case.policy, case.request())
             self._schedules[key] = sched, verify(sched)
