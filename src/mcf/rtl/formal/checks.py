@@ -10,6 +10,7 @@ from mcf.rtl.formal.fifo import FifoBench, Uncommitted, WholeBench
 from mcf.rtl.formal.kv import ForgetsOwners, FreesAtOnce, KvBench, ServesDraining, TakesTwice
 from mcf.rtl.formal.link import LinkBench, Trusting, Unwrapped
 from mcf.rtl.formal.reduce import CountsTwice, Forgets, Hasty, ReduceBench, Repeats
+from mcf.rtl.formal.router import Mixing, NeverFull, OneSided, RouterBench, TightRouter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,19 @@ _ALLOCATOR = Check(
     num_steps=14,
     quick=True,
 )
+_ROUTER = Check(
+    properties="1, 2, 3, 4",
+    claim="a packet leaves once at most by each port of its route, by no other, in order, whole; no queue is over full",
+    bench=partial(RouterBench, TightRouter),
+    num_steps=14,
+    quick=True,
+)
+_DELIVERED = Check(
+    properties="3",
+    claim="a packet has left by all ports of its route 15 cycles after it came, where readers are willing",
+    bench=partial(RouterBench, prompt=15),
+    num_steps=19,
+)
 _LINK = Check(
     properties="1, 2, 4",
     claim="credit, beats under way and beats that wait make the depth; each beat comes once and in order",
@@ -90,6 +104,15 @@ CHECKS: dict[str, Check] = {
     "allocator": _ALLOCATOR,
     "allocator.roomless": _mutant(_ALLOCATOR, "does not look for room", partial(AllocatorBench, Roomless)),
     "allocator.part": _mutant(_ALLOCATOR, "grants a part of a route", partial(AllocatorBench, PartOf)),
+    "router": _ROUTER,
+    "router.prompt": _DELIVERED,
+    "router.mixing": _mutant(_ROUTER, "starts while an output is busy", partial(RouterBench, Mixing)),
+    "router.full": _mutant(
+        _ROUTER, "does not look for room", partial(RouterBench, NeverFull), quick=False, num_steps=17
+    ),
+    "router.sided": _mutant(
+        _DELIVERED, "serves one input only", partial(RouterBench, OneSided, prompt=15), quick=False
+    ),
     "link": _LINK,
     "link.long": Check(properties=_LINK.properties, claim=_LINK.claim, bench=LinkBench, num_steps=15),
     "link.trusting": _mutant(_LINK, "takes damaged words", partial(LinkBench, Trusting)),
