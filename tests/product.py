@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from mcf import policies
 from mcf.cluster import Cluster
 from mcf.dist.hf import LoadedModel, load_model
-from mcf.engine.planner import AUTO, Plan, make_plan
+from mcf.engine.planner import AUTO, RUN_TOKENS, Plan, make_plan
 from mcf.engine.result import certify
 from mcf.engine.source import resolve
 from mcf.mars.chunk import AUTO_TOKENS_PER_NODE, PAGE_TOKENS
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt; B is the chunk size that an unlimited plan of a long prompt settles on."""
+        """Tokens of the prompt; B is the chunk size that a long prompt within a budget settles on."""
         B = self.chunk if isinstance(self.chunk, int) else AUTO_TOKENS_PER_NODE * self.num_nodes
         N = self.num_nodes
         few = {"1": 1, "2": 2, "N-1": N - 1, "N": N, "N+1": N + 1}
@@ -112,15 +112,17 @@ class Toy:
         return (least + max(self.plan(cell._replace(budget="unlimited"), num_new).report.peak_bytes)) // 2
 
     def _least_bytes(self, cell: Cell, num_new: int) -> int:
-        chunk = cell.chunk if isinstance(cell.chunk, int) else PAGE_TOKENS * cell.num_nodes
+        """The least of the chunk size; of AUTO the least of its sizes, the smallest or the largest of them."""
+        tried = [t * cell.num_nodes for t in (PAGE_TOKENS, RUN_TOKENS)]
+        sizes = [cell.chunk] if isinstance(cell.chunk, int) else [min(size, cell.prompt_tokens) for size in tried]
         request = PlanRequest(
             shape=self.shape,
             cluster=Cluster.uniform("switch", cell.num_nodes),
             prompt_tokens=cell.prompt_tokens,
-            chunk_tokens=min(chunk, cell.prompt_tokens) if cell.chunk == AUTO else chunk,
+            chunk_tokens=sizes[0],
             max_new_tokens=num_new,
         )
-        return policies.least_budget(cell.policy, request)
+        return min(policies.least_budget(cell.policy, replace(request, chunk_tokens=size)) for size in sizes)
 
     def _cases_with_margin(self, num_tokens: int, num_new: int) -> Iterator[Case]:
         for seed in range(NUM_PROMPTS):

@@ -14,7 +14,7 @@ from mcf.rtl.hdl.reduce import Reduce
 from mcf.schedule.wire import Flags, Op, ReduceOp, pack
 from rtl_streams import beats_of, packets_of, put, simulate, sink, source, tally
 
-SLOTS, BEATS, ROUNDS = 4, 4, 12
+SLOTS, BEATS, ROUNDS = 4, 4, 6
 
 
 def header(tag: int, op: ReduceOp, **fields: int) -> int:

@@ -32,8 +32,8 @@ ChunkTokens = Annotated[
     typer.Option(
         "--chunk-tokens",
         metavar="TOKENS",
-        help="Prefill chunk size over all workers, in tokens (1k = 1024); `auto`: up to 1,024 per worker the whole "
-        "prompt, then 512 per worker; smaller where the KV budget asks.",
+        help="Prefill chunk size over all workers, in tokens (1k = 1024); `auto`: 1,024 per worker; with one worker "
+        "or a KV budget 512, smaller where it asks.",
     ),
 ]
 KvMemory = Annotated[

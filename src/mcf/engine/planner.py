@@ -15,7 +15,7 @@ DEFAULT_POLICY = "mars-paper"
 AUTO = "auto"
 MOST_UNICAST = 64  # workers; beyond it a plan that nobody runs is judged as multicasts: plain sends are N^2 a chunk
 AUTO_TOKENS = (512, 256, 128, 64)  # per worker: what `auto_chunk` chooses from
-ONE_CHUNK_TOKENS = 1024  # per worker: up to here AUTO tries the whole prompt first; halves of it fill kernels less well
+RUN_TOKENS = 1024  # per worker, what AUTO takes of several without a budget: pieces of halves fill kernels less well
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +47,10 @@ def make_plan(
     rates: Rates | None = None,
     is_for_a_run: bool = True,
 ) -> Plan:
-    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes a prompt of at most 1,024 tokens
-    per worker as one chunk, of a longer one 512 per worker, and less where memory asks. A `cluster` of `num_workers`
-    nodes takes the place of `kv_memory_bytes` and `topology`; policy `mars` decides by `rates` where they are known.
-    A plan that is not `is_for_a_run` keeps its multicasts for many workers.
+    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 1,024 per worker, 512 where there is
+    one or a budget, and less where that asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes`
+    and `topology`; policy `mars` decides by `rates` where they are known. A plan that is not `is_for_a_run` keeps its
+    multicasts for many workers.
 
     Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes,
     UnknownNameError.
@@ -162,7 +162,7 @@ def _chunk_sizes(
         S_node=kv_memory_bytes,
         max_new_tokens=max_tokens,
     )
-    sizes = {min(t * num_workers, prompt_tokens) for t in AUTO_TOKENS} | {first}
-    if num_workers > 1 and prompt_tokens <= ONE_CHUNK_TOKENS * num_workers:
-        first = prompt_tokens
-    return sorted(sizes | {first}, key=lambda size: (size != first, size > first, -size))
+    sizes = {min(t * num_workers, prompt_tokens) for t in (RUN_TOKENS, *AUTO_TOKENS)} | {first}
+    if num_workers > 1 and kv_memory_bytes is None:
+        first = min(RUN_TOKENS * num_workers, prompt_tokens)
+    return sorted(sizes, key=lambda size: (size != first, size > first, -size))

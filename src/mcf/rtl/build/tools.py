@@ -78,18 +78,19 @@ def tool_environment() -> dict[str, str]:
 def run_tool(package: str, arguments: Sequence[str], *, folder: Path) -> str:
     """Run a packaged tool in `folder`, with paths relative to it, and return what it printed.
 
-    Raises ToolError where it is missing or of another version, RunError with its last line where it fails.
+    Raises ToolError where it is missing or of another version, RunError with its error, else its last line, where it fails.
     """
     need(package)
     return run_program([sys.executable, "-c", _ENTRIES[package], *arguments], name=package, folder=folder)
 
 
 def run_program(command: Sequence[str], *, name: str, folder: Path) -> str:
-    """Run any program in `folder` and return what it printed. Raises RunError with its last line where it fails."""
+    """Run any program in `folder` and return what it printed. Raises RunError with its error, else its last line, where it fails."""
     done = subprocess.run(command, cwd=folder, env=tool_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise RunError(f"{name} failed with exit code {done.returncode}: {said[-1] if said else 'it said nothing'}")
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["it said nothing"]
+        errors = [line for line in said if line.startswith("ERROR")]
+        raise RunError(f"{name} failed with exit code {done.returncode}: {(errors or said)[-1]}")
     return done.stdout
 
 

