@@ -14,7 +14,6 @@ from mcf.rtl.build.cxxrtl import compile_module
 from mcf.rtl.descriptor import words_of
 from mcf.rtl.entry import Port
 from mcf.rtl.hdl.core import DROPS, NEIGHBOURS, Core
-from mcf.rtl.hdl.credit_link import CreditLink
 from mcf.rtl.kv_ops import KvCode
 from mcf.rtl.mesh.library import FaultKind, Stop
 from mcf.rtl.mesh.library import Mesh as Instances
@@ -73,8 +72,8 @@ class LinkFault(NamedTuple):
 class Board:
     """W x H cores with links of `latency` cycles.
 
-    `links`: each link has the link layer (`hdl.credit_link`) at both ends, compiled apart; else beats cross as they
-    are, and `stall` is the chance that a link refuses one in a cycle. `faults` count words of the link layer, or beats.
+    Beats cross as they are, without the link layer; `stall` is the chance that a link refuses one in a cycle, and
+    `faults` count beats.
     """
 
     def __init__(
@@ -83,21 +82,16 @@ class Board:
         *,
         latency: int = 1,
         stall: float = 0.0,
-        links: bool = False,
         faults: Sequence[LinkFault] = (),
         waveform: bool = False,
     ) -> None:
         self.mesh, self.latency = mesh, latency
-        self.ends: dict[tuple[int, Port], int] = {}
         self.instances = Instances()
         library = compile_module(_used(Core()), name="core", waveform=waveform)
         cores = [self.instances.instance(library) for _ in range(mesh.num_nodes)]
-        self.wires: dict[tuple[int, int], int] = {}
-        if links:
-            self._link_layer(cores)
         self.links = {(a, b): self._link(cores, a, b, port, stall) for a, b, port in self._edges()}
         for fault in faults:
-            self.instances.fault(self.wires[fault.a, fault.b], fault.kind, fault.at, fault.arg)
+            self.instances.fault(self.links[fault.a, fault.b], fault.kind, fault.at, fault.arg)
         self.nodes = [self._node(core) for core in cores]
         for node in self.nodes:
             self.instances.poke(node.core, "enable", 1)
@@ -237,27 +231,15 @@ class Board:
                 if b is not None:
                     yield a, b, port
 
-    def _link_layer(self, cores: list[int]) -> None:
-        """One end of a link at each port that has a neighbour."""
-        library = compile_module(CreditLink(), name="credit-link")
-        for a, _, port in self._edges():
-            self.ends[a, port] = end = self.instances.instance(library)
-            self.instances.link((end, "delivered"), (cores[a], f"links_in__{int(port)}"))
-
     def _link(self, cores: list[int], a: int, b: int, port: Port, stall: float) -> int:
         """The link from a to b; its number counts beats as they leave the core."""
         start, latency = (cores[a], f"links_out__{int(port)}"), self.latency
-        if not self.ends:
-            goal = cores[b], f"links_in__{int(port.opposite)}"
-            depth = latency + 1 if latency else 0
-            self.wires[a, b] = link = self.instances.link(start, goal, latency=latency, depth=depth, last_bit=LAST_BIT)
-            if stall:
-                self.instances.stall_link(link, stall)
-            return link
-        mine, theirs = self.ends[a, port], self.ends[b, port.opposite]
-        delay = max(latency, 1)
-        self.wires[a, b] = self.instances.link((mine, "tx"), (theirs, "rx"), latency=delay, depth=delay + 2)
-        return self.instances.link(start, (mine, "packets"), last_bit=LAST_BIT)
+        goal = cores[b], f"links_in__{int(port.opposite)}"
+        depth = latency + 1 if latency else 0
+        link = self.instances.link(start, goal, latency=latency, depth=depth, last_bit=LAST_BIT)
+        if stall:
+            self.instances.stall_link(link, stall)
+        return link
 
     def _node(self, core: int) -> _Node:
         source, sink = self.instances.source, self.instances.sink

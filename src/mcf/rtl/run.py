@@ -45,7 +45,6 @@ def run(
     mesh: Mesh,
     latency: int = 1,
     stall: float = 0.0,
-    links: bool = False,
     faults: Sequence[LinkFault] = (),
     waveform: bool = False,
 ) -> RtlOutcome:
@@ -54,13 +53,13 @@ def run(
     q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d], T = `decode_tokens`, as `mcf.ref.run`. KV, queries and states of
     prefill travel in the schedule's bytes per element; states of decode in block floating point, merged by the
     reduction units. Compute takes no time. `latency` of the links in cycles, `stall` the chance that one refuses a
-    beat; `links`: with the link layer, which corrects `faults`.
+    beat; `faults` damage beats.
     Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when the mesh stands
     still or drops something.
     """
     _check_decode(schedule, decode_tokens)
     low = lower(schedule, mesh)
-    board = Board(mesh, latency=latency, stall=stall, links=links, faults=faults, waveform=waveform)
+    board = Board(mesh, latency=latency, stall=stall, faults=faults, waveform=waveform)
     try:
         out = Run(schedule, board, low, (q, k, v), decode_tokens).run()
         return replace(out, waveform=board.take_waveform()) if waveform else out
