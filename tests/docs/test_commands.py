@@ -307,8 +307,6 @@ TABLE: dict[str, Runner] = {
     "mcf rtl report --json": hardware('"caveats"'),
     "mcf rtl sim --demo": prints("demo on a 2x2 mesh"),
     "mcf rtl sim --demo --mesh 2x1 --json": prints('"phase_cycles"'),
-    "mcf plan demo --prompt-tokens 512 --chunk-tokens 512 --workers 4 --policy full --save full.txt": saves,
-    "mcf rtl sim full.txt --mesh 2x2 --decode-tokens 1": prints("full on a 2x2 mesh"),
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }
