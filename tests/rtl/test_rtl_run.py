@@ -26,6 +26,7 @@ from mcf.testing.recipe import Recipe
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))
 
 MESH = Mesh(width=2, height=2)
+QUICK = ("gather on a ring", "random 2")
 # float32 on the wire in prefill; states of 16 bits in decode: 5e-4 of the largest output for 16 shards
 TOLERANCE = 2e-3
 BF16_TOLERANCE = 3e-2  # bfloat16 on the wire
@@ -45,14 +46,16 @@ def aligned_schedules() -> dict[str, Schedule]:
     return out
 
 
-@pytest.mark.parametrize("name", aligned_schedules())
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in aligned_schedules()]
+)
 def test_conformance(name):
     sched = aligned_schedules()[name]
     tolerance = BF16_TOLERANCE if sched.meta.kv_bytes == 2 else TOLERANCE
     assert check_executor(partial(run, mesh=MESH), {name: sched}, tolerance=tolerance) == 1
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.3])
+@pytest.mark.parametrize("stall", [pytest.param(0.0, marks=pytest.mark.full), 0.3])
 def test_the_demo_multicasts_drains_and_merges(stall):
     sched = demo_schedule(MESH)
     tensors = random_qkv(sched.meta, decode_tokens=4)
@@ -73,7 +76,7 @@ def test_the_demo_multicasts_drains_and_merges(stall):
     [
         LinkFault(0, 1, FaultKind.FLIP, 0, 40),  # a header
         LinkFault(0, 1, FaultKind.DROP, 30),  # a payload beat: the packet is too short
-        LinkFault(0, 1, FaultKind.DOUBLE, 30),  # too long
+        pytest.param(LinkFault(0, 1, FaultKind.DOUBLE, 30), marks=pytest.mark.full),  # too long
     ],
 )
 def test_without_the_link_layer_a_damaged_packet_is_dropped_counted_and_named(fault):

@@ -3,12 +3,14 @@
 A module is compiled alone, as a *class*; the mesh (`mcf.rtl.mesh`) makes as many instances of it as it wants.
 """
 
+import fcntl
 import hashlib
 import importlib.metadata
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,10 +57,11 @@ def compile_module(component: Component, *, name: str, waveform: bool = False) -
     ports = ports_of(component)
     key = _key(f"{name} waveform={waveform}", [_PACKAGE / part for part in _SOURCES])
     target = store_folder() / f"{name}-{key}.so"
-    if not target.exists():
-        with tempfile.TemporaryDirectory() as folder:
-            _make_class(component, ports, Path(folder), waveform=waveform)
-            _keep(Path(folder) / "class.so", target)
+    with _alone(target):
+        if not target.exists():
+            with tempfile.TemporaryDirectory() as folder:
+                _make_class(component, ports, Path(folder), waveform=waveform)
+                _keep(Path(folder) / "class.so", target)
     return Library(path=target, ports=ports)
 
 
@@ -66,7 +69,9 @@ def compile_mesh() -> Path:
     """Compile the mesh itself, which knows no module, or find it compiled."""
     need(COMPILER)
     target = store_folder() / f"mesh-{_key('mesh', [_MESH])}.so"
-    if not target.exists():
+    with _alone(target):
+        if target.exists():
+            return target
         with tempfile.TemporaryDirectory() as folder:
             _compile(["-o", "mesh.so", str(_MESH / "mesh.cpp")], Path(folder))
             _keep(Path(folder) / "mesh.so", target)
@@ -89,13 +94,30 @@ def _tool_versions() -> str:
     return f"{packages} {compiler.partition(chr(10))[0]}"
 
 
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Let one process compile what several want; the others wait and find it."""
+    with _told(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = target.with_suffix(".lock").open("w")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _keep(made: Path, target: Path) -> None:
     """Put a file in the cache: it is there whole or not at all."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with _told(target):
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy:
             copy.write(made.read_bytes())
         os.replace(copy.name, target)
+
+
+@contextmanager
+def _told(target: Path) -> Iterator[None]:
+    """Say of a cache folder that cannot be written what to do."""
+    try:
+        yield
     except OSError as error:
         raise UserError(
             f"the cache folder {target.parent} cannot be written ({error.strerror or error}): expected a folder with "
