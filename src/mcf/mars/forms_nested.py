@@ -1,5 +1,7 @@
 """Closed form of `mars`: what its decisions move, to the byte; its memory is a bound."""
 
+from heapq import nlargest
+
 import numpy as np
 
 from mcf.mars.form import Form, kv_bytes, own_bytes, traffic_of
@@ -118,7 +120,7 @@ def _asks(j: Job, c: int, g: int) -> Array:
 def _held(j: Job, levels: Levels, decided: NestedChunk) -> int:
     """Pages of copies and streams of a rank in a chunk's loop, at most."""
     k, c, total = levels.sizes.index(decided.g), decided.chunk, 0
-    block, late = j.pages(j.t).max(1), 0
+    block, late = j.pages(j.t).max(1), list[int]()
     for level, count in enumerate(levels.makers):
         total += count * int(sum(block[lo:hi].sum() for lo, hi in decided.resident[level])) * j.L
         total += count * int(block[c]) * j.L * decided.keeps_new[level]
@@ -126,7 +128,6 @@ def _held(j: Job, levels: Levels, decided: NestedChunk) -> int:
             missing = levels.missing(decided.resident[level], c)
             history = sum(int(j.pages(j.T[hi] - j.T[lo]).max()) for lo, hi in missing) * (j.ahead + 1)
             total += count * history * j.ahead
-            late += count * (int(block[c]) * (not decided.keeps_new[level]) + history * (1 - j.ahead))
+            late += [int(block[c]) * (not decided.keeps_new[level]) + history * (1 - j.ahead)] * count
     in_turn = k == 0 and comes_in_turn(j, c)
-    most = j.stream_slots * int(block[c]) if in_turn and j.ahead else late
-    return total + min(late, most)
+    return total + sum(nlargest(j.stream_slots, late) if in_turn else late)
