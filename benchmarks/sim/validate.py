@@ -69,7 +69,7 @@ def profile_of(found: Measurement, *, rate: str | None) -> Profile:
 def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Rank 0: load, measure, run every policy and predict it."""
     rows = []
-    with mcf.load(options.model, workers=options.workers) as llm:
+    with mcf.load(options.model, workers=options.workers, threads=1) as llm:  # hosts that share one machine's cores
         found = measure(llm.world, num_threads=[llm.world.num_threads_per_worker] * options.workers, shape=llm.shape)
         profile = profile_of(found, rate=options.rate)
         llm.rates, llm.chunk_tokens = speeds_of(profile, options.workers), options.chunk_tokens
