@@ -65,7 +65,7 @@ class Program:
 
     def __init__(self, sched: Schedule, decode_tokens: int) -> None:
         """Unroll a schedule for so many generated tokens. Raises ScheduleError where it has no room for them."""
-        _check_decode(sched, decode_tokens)
+        check_decode(sched, decode_tokens)
         self.sched, self.decode_tokens = sched, decode_tokens
         layers = sched.meta.num_layers
         self.num_ticks = {PREFILL: layers, CONVERGE: layers, DECODE: layers * decode_tokens}
@@ -199,7 +199,8 @@ class Program:
         return before[touches & brings].tolist(), before[touches & reads].tolist()
 
 
-def _check_decode(sched: Schedule, decode_tokens: int) -> None:
+def check_decode(sched: Schedule, decode_tokens: int) -> None:
+    """Raise ScheduleError for more tokens than a schedule has room for, and where it cannot decode at all."""
     room = sched.meta.max_new_tokens
     if not 0 <= decode_tokens <= room:
         raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has room for {room}; plan with more")
