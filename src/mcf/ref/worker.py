@@ -1,4 +1,4 @@
-"""One node at work: what each kind of row waits for, and what it does. It obeys and never chooses."""
+"""One node at work: what each kind of row must find there, and what it does. It obeys and never chooses."""
 
 from collections.abc import Callable
 
