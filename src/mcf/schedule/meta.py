@@ -97,6 +97,10 @@ class ScheduleMeta:
         """Bytes of one page of one layer, all KV heads."""
         return self.page_tokens * self.kv_row_bytes()
 
+    def generated_home(self, token: int) -> int:
+        """Node that makes and owns generated token number `token` (semantics 7)."""
+        return token // self.page_tokens % self.num_nodes
+
     def pages(self, num_tokens: int) -> int:
         """Pages that hold `num_tokens` tokens."""
         return -(-num_tokens // self.page_tokens)
