@@ -63,7 +63,7 @@ def _check_workers(profile: Profile, num_workers: int | None) -> None:
     if num_workers is not None and profile.num_nodes not in (None, num_workers):
         raise UserError(
             f"got {num_workers} workers, and {profile.num_nodes} nodes in the profile {profile.name!r}: expected as "
-            "many; leave --workers out"
+            f"many: --workers {profile.num_nodes}"
         )
 
 
