@@ -26,6 +26,7 @@ MODULES: Mapping[str, str] = {
     "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
     "dma_read": "mcf.rtl.hdl.dma_read:DmaPingPong",
+    "dma_write": "mcf.rtl.hdl.dma_write:DmaWrite",
 }
 
 
