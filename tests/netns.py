@@ -64,7 +64,12 @@ class Host:
         return [int(pid) for pid in _ip("netns", "pids", self.name, check=False).stdout.split()]
 
     def limit(self, rate: str, *, burst_bytes: int = 64 << 10) -> None:
-        """Let the cable carry no more than `rate` (for instance 100mbit) in either direction, but for a short burst."""
+        """Let the cable carry no more than `rate` (for instance 100mbit) in either direction, but for a short burst.
+
+        What the sender hands down at once stays below the burst: `tbf` would cut it into packets of the wire's size by
+        software, on the cores that compute here; interface cards do that by themselves.
+        """
+        _ip("-n", self.name, "link", "set", "eth0", "gso_max_size", str(burst_bytes // 2))
         shape = ("root", "tbf", "rate", rate, "burst", str(burst_bytes), "latency", "100ms")
         subprocess.run(["tc", "qdisc", "replace", "dev", self.link, *shape], check=True)
         subprocess.run(["tc", "-n", self.name, "qdisc", "replace", "dev", "eth0", *shape], check=True)

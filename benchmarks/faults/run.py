@@ -362,12 +362,6 @@ def table(points: Sequence[str] = TABLE_POINTS, kinds: Sequence[str] = KINDS, *,
     return [Round(kind=kind, point=point, ranks=ranks.get(kind, (1,)), **shared) for kind in kinds for point in points]
 
 
-def head_rounds() -> list[Round]:
-    """Return rounds in which the head is killed at each phase of a request that replicates and drains."""
-    shared: dict[str, Any] = {"num_workers": 3, "policy": "mars-paper", "num_tokens": LENGTHS[-1]}
-    return [Round(kind="kill head", point=point, **shared) for point in HEAD_POINTS]
-
-
 @contextlib.contextmanager
 def playing(folder: Path, seed: int | str, places: Sequence[Place] = (), over: str = "local") -> Iterator[Soak]:
     """Have a soak ready while entered."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transformers
 
-from mcf.engine.gguf_cache import default_root
+from mcf.cache import cache_root
 from mcf.engine.source import resolve
 from mcf.testing.toytok import make_toy_tokenizer
 
@@ -29,9 +29,7 @@ _QWEN = {
 
 def folder_of(name: str) -> Path:
     """Return the folder of a model of `NAMES`; the random weights are made once, into the cache folder."""
-    return (
-        resolve("demo").folder if name == "smollm" else _random_qwen(default_root() / "bench" / "qwen2.5-0.5b-random")
-    )
+    return resolve("demo").folder if name == "smollm" else _random_qwen(cache_root() / "bench" / "qwen2.5-0.5b-random")
 
 
 def _random_qwen(folder: Path) -> Path:

@@ -4,7 +4,8 @@
     sudo .venv/bin/python benchmarks/sim/validate.py --workers 4 --rate 100mbit     a quarter of it, in three minutes
     .venv/bin/python benchmarks/sim/validate.py --local         on loopback, unthrottled: no root, two minutes
 
-Rows of the same setting in the file of results are replaced, others stay: four runs of a quarter give the whole.
+Rows of the same setting in the file of results are replaced, others stay, each with the command that it came from: four
+runs of a quarter give the whole.
 
 Each worker is a host of its own: a network namespace on a bridge, its cable limited by `tbf` in both directions
 (tests/netns.py; needs root, `ip` and `tc`). The world is torchrun's. Rank 0 loads the model and measures all workers at
@@ -95,11 +96,10 @@ def _row(llm: "mcf.LLM", ids: list[int], profile: Profile, options: argparse.Nam
     ran = sorted(runs, key=_wall)[len(runs) // 2]
     model = simulate(ran.schedule, profile, shape=llm.shape)
     end = float(model.trace.events["t_end"].max())
+    spans = ((model.trace, (0.0, end)), (ran.trace, _span(ran)))
     parts = {
-        "compute": (_part(model.trace, (0.0, end), "compute_s"), _part(ran.trace, _span(ran), "compute_s")),
-        "exposed": tuple(
-            _part(t, s, "exposed_communication_s") for t, s in ((model.trace, (0.0, end)), (ran.trace, _span(ran)))
-        ),
+        "compute": tuple(_part(*span, "compute_s") for span in spans),
+        "exposed": tuple(_part(*span, "exposed_communication_s") for span in spans),
         "decode": (decode_s(ran.schedule, profile, shape=llm.shape), median(ran.token_s)),
     }
     measured = median(map(_wall, runs))
@@ -238,6 +238,7 @@ def main() -> None:
     print(f"{sum(abs(ratio - 1) <= BAND for ratio in ratios)} of {len(ratios)} within {BAND:.0%}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     head = environment(["python", *sys.argv])
+    rows = [row | {"command": head["command"]} for row in rows]
     if options.out.exists():
         rows = merged(json.loads(options.out.read_text(encoding="utf-8"))["rows"], rows)
     options.out.write_text(json.dumps(head | {"rows": rows}, indent=2) + "\n", encoding="utf-8")

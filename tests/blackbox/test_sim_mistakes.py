@@ -198,10 +198,11 @@ def test_a_run_takes_speeds_from_a_cluster_of_as_many_nodes(
     """Refused before a model is looked for."""
     monkeypatch.chdir(tmp_path)
     Path("my.toml").write_text(CLUSTER)
-    run = ["run", "no-such-model", "--prompt", "x", "--workers", "2", "--policy", "mars", "--cluster"]
-    assert line(capsys, *run, "my.toml") == (
-        "error: got 2 workers, and 3 nodes in the profile 'my': expected as many; leave --workers out"
-    )
+    run = ["run", "no-such-model", "--prompt", "x", "--policy", "mars", "--cluster"]
+    for workers in ([], ["--workers", "2"]):  # two are what is taken where none are given
+        assert line(capsys, *run, "my.toml", *workers) == (
+            "error: got 2 workers, and 3 nodes in the profile 'my': expected as many: --workers 3"
+        )
     assert line(capsys, *run, "cpu-1") == (
         f"error: unknown profile 'cpu-1': did you mean 'cpu-1g'? known are {PRESETS}"
     )

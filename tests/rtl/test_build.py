@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcf.errors import RunError, ToolError
+from mcf.errors import RunError, ToolError, UserError
 from mcf.rtl.build import tools
 from mcf.rtl.build.levels import deepest
 from mcf.rtl.build.store import kept
@@ -66,6 +66,13 @@ def test_a_result_is_made_once_for_the_same_inputs(tmp_path: Path, monkeypatch: 
     found = [kept("letter", inputs, lambda: next(made)) for inputs in (("x", "y"), ("x", "y"), ("xy", ""), ("x", "y"))]
     assert found == ["a", "a", "b", "a"]
     assert {path.parent for path in tmp_path.rglob("letter-*")} == {tmp_path / "rtl"}
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MCF_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="file/rtl cannot be written.*set MCF_CACHE to another folder"):
+        kept("letter", ("x",), lambda: "a")
 
 
 def test_resources_are_counted_by_the_room_that_they_take() -> None:

@@ -1,4 +1,4 @@
-"""No module takes more than its ceiling, and the ceilings together stay in the budget of the node's network half."""
+"""No module takes more than its ceiling, and the ceilings together stay in the budget of the node."""
 
 import pytest
 
@@ -23,6 +23,7 @@ PARTS = {
     "reduce": 1,
     "kv_dir": 1,
     "credit_link": 4,
+    "gemv": 1,
 }
 
 

@@ -99,6 +99,12 @@ def test_more_nodes_than_the_header_can_name_are_refused():
         lower(many, MESH)
 
 
+def test_kv_with_scales_is_refused():
+    sched = planned("full")
+    with pytest.raises(ScheduleError, match="got KV with scales, 2 bytes each: expected bfloat16 or float32"):
+        lower(sched.replace(meta=replace(sched.meta, kv_scale_bytes=2)), MESH)
+
+
 def test_every_send_has_a_route_and_every_pair_a_way_back():
     low = lower(planned("mars-paper"), MESH)
     sends = np.flatnonzero(low.sched.steps["kind"] == SEND).tolist()

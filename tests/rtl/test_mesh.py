@@ -1,6 +1,8 @@
 """The mesh in C++: the same as Amaranth's simulator beat by beat, and faults where they were asked for."""
 
 import random
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ from amaranth.hdl import Module
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import Component, In, Out
 
+import mcf
 from mcf.errors import UserError
-from mcf.rtl.build.cxxrtl import compile_module, missing_compiler
+from mcf.rtl.build.cxxrtl import SOURCES, compile_module, missing_compiler
 from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.mesh.library import FaultKind, Mesh, Stop
 from rtl_mesh import WORDS, Plan, in_amaranth, in_cxxrtl, values_of, words_of
@@ -128,3 +131,18 @@ def test_without_a_compiler_one_line_names_it(monkeypatch, tmp_path):
     with pytest.raises(UserError, match=r"g\+\+ is not installed: .*install it") as caught:
         compile_module(Cross(), name="cross")
     assert "\n" not in str(caught.value)
+
+
+def test_compiled_hardware_is_kept_by_all_that_it_is_made_of() -> None:
+    """From the hardware on, what its files import of `mcf.rtl` and `mcf.schedule` stands in the key too."""
+    folder = Path(mcf.__file__).parent
+    places = [folder / part for part in SOURCES]
+    kept_by = {file for place in places for file in (place.glob("*.py") if place.is_dir() else [place])}
+    seen, left = set(), [*(folder / "rtl" / "hdl").glob("*.py")]
+    while left:
+        file = left.pop()
+        seen.add(file)
+        names = re.findall(r"^from mcf\.((?:rtl|schedule)\.[\w.]+) import", file.read_text(), flags=re.MULTILINE)
+        left += {folder / f"{name.replace('.', '/')}.py" for name in names} - seen - set(left)
+    assert seen <= kept_by, f"expected in SOURCES of mcf.rtl.build.cxxrtl: {sorted(p.name for p in seen - kept_by)}"
+    assert folder / "rtl" / "kv_ops.py" in seen

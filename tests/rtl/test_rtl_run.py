@@ -9,7 +9,7 @@ pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
 import mcf.ref
 from mcf.cluster import Cluster
-from mcf.errors import RunError
+from mcf.errors import RunError, ScheduleError
 from mcf.policies import PlanRequest, plan
 from mcf.rtl.board import LinkFault
 from mcf.rtl.build.cxxrtl import missing_compiler
@@ -69,6 +69,12 @@ def test_the_demo_multicasts_drains_and_merges(stall):
     assert min(use.moved for use in got.links.values()) > 100
     if stall:
         assert max(use.stalled for use in got.links.values()) > 100
+
+
+def test_tensors_that_do_not_fit_are_refused():
+    sched = demo_schedule(MESH)
+    with pytest.raises(ScheduleError, match="got q of shape .* the schedule expects"):
+        run(sched, *random_qkv(sched.meta, decode_tokens=1), decode_tokens=2, mesh=MESH)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_budgets_come_from_the_option_the_node_or_its_memory():
 
 
 def test_a_cluster_that_cannot_be_is_refused():
-    with pytest.raises(UserError, match=r"got 3 workers, and 2 nodes.*leave --workers out"):
+    with pytest.raises(UserError, match=r"got 3 workers, and 2 nodes.*expected as many: --workers 2"):
         cluster_of(parse_profile(written(2), "f.toml"), tiny_shape(), num_workers=3)
     with pytest.raises(InfeasibleError, match="are missing") as caught:
         cluster_of(profile(memory_bytes=100.0), tiny_shape())

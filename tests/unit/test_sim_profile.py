@@ -13,6 +13,13 @@ GOOD = 'name = "mine"\nphysical = true\n' + "".join(f'[{key}]\nvalue = 2.0\nsour
 GOOD_NUMBER = '[flops_s]\nvalue = 7.0\nsource = "here"\n'
 
 
+def refused(text: str, file: str, says: str) -> None:
+    """A mistake is one line that says so."""
+    with pytest.raises(UserError, match=says) as caught:
+        parse_profile(text, file)
+    assert "\n" not in str(caught.value)
+
+
 def test_the_presets() -> None:
     assert NAMES == ("cpu-1g", "cpu-50m", "gpu-100g", "gpu-10g", "kr260-physical", "paper16k-fitted")
 
@@ -103,8 +110,7 @@ def test_ports_of_a_switch_have_rates_and_latencies() -> None:
     ],
 )
 def test_mistakes_in_a_cluster_file_are_named(text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        parse_profile(text, "c.toml")
+    refused(text, "c.toml", says)
 
 
 def test_a_profile_cannot_name_one_that_names_another(tmp_path: Path) -> None:
@@ -143,9 +149,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_one_clear_line(old: str, new: str, says: str) -> None:
     assert old in GOOD
-    with pytest.raises(UserError, match=says) as caught:
-        parse_profile(GOOD.replace(old, new), "f.toml")
-    assert "\n" not in str(caught.value)
+    refused(GOOD.replace(old, new), "f.toml", says)
 
 
 CLUSTER = (
@@ -232,6 +236,4 @@ def test_bfloat16_has_numbers_of_its_own() -> None:
 )
 def test_a_mistake_about_a_cluster_is_one_clear_line(old: str, new: str, says: str) -> None:
     assert old in CLUSTER
-    with pytest.raises(UserError, match=says) as caught:
-        parse_profile(CLUSTER.replace(old, new, 1), "f.toml")
-    assert "\n" not in str(caught.value)
+    refused(CLUSTER.replace(old, new, 1), "f.toml", says)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from mcf.cache import cache_root
 from mcf.engine import gguf_cache, gguf_convert, hub, source
 from mcf.engine.gguf_header import read_header
 from mcf.engine.gguf_parts import read_model
@@ -352,11 +353,11 @@ class TestGgufConversion:
     def test_cache_root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MCF_CACHE", str(tmp_path / "own"))
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert gguf_cache.default_root() == tmp_path / "own"
+        assert cache_root() == tmp_path / "own"
         monkeypatch.delenv("MCF_CACHE")
-        assert gguf_cache.default_root() == tmp_path / "xdg" / "mcf"
+        assert cache_root() == tmp_path / "xdg" / "mcf"
         monkeypatch.delenv("XDG_CACHE_HOME")
-        assert gguf_cache.default_root() == Path.home() / ".cache" / "mcf"
+        assert cache_root() == Path.home() / ".cache" / "mcf"
 
 
 class TestFolder:

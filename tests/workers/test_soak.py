@@ -52,7 +52,7 @@ def test_a_few_random_kills_leave_nothing_behind(run, soak):
 
 
 def test_the_head_killed_at_each_phase_leaves_nothing_behind(run, soak):
-    rounds = run.head_rounds()
+    rounds = run.table(run.HEAD_POINTS, ("kill head",), over="local")
     for it in rounds:
         soak.play(it)
     assert [it for it in rounds if it.broken] == []

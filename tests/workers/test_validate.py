@@ -24,12 +24,16 @@ def test_model_time_stands_beside_wall_time(tmp_path: Path) -> None:
         "repeats": 1,
         "policies": "gather,full",
     }
+    other = {"policy": "gather", "workers": 4, "rate": "1gbit", "command": "an earlier one"}
+    (tmp_path / "found.json").write_text(json.dumps({"rows": [other, other | {"workers": 2, "rate": None}]}))
     command = [sys.executable, str(SCRIPT), "--local", *(f"--{name}={value}" for name, value in options.items())]
     done = subprocess.run([*command, f"--out={tmp_path / 'found.json'}"], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
-    assert [row["policy"] for row in found["rows"]] == ["gather", "full"]
+    assert found["rows"].pop() == other  # of another setting: it stays, with its own command
+    assert [row["policy"] for row in found["rows"]] == ["full", "gather"]
     for row in found["rows"]:
+        assert row["command"] == found["command"]
         assert min(row["model_time_s"], row["wall_time_s"]) > 0
         assert row["ratio"] == row["model_time_s"] / row["wall_time_s"]
         assert row["parts"].keys() == {"compute", "exposed", "decode"} >= set(row["off"])

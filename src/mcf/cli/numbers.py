@@ -59,7 +59,7 @@ def print_plan(stream: TextIO, sched: Schedule, report: Report) -> None:
             ),
             ("answer", f"at most {count(meta.max_new_tokens, 'token')}" if meta.max_new_tokens else "none planned"),
             ("KV cache", f"{token_bytes:,} bytes per token, {prompt_kv} for the prompt"),
-            ("rows", ", ".join(f"{count:,} {name}" for name, count in counts.items()) + f"; {len(sched):,} in all"),
+            ("rows", ", ".join(f"{num:,} {name}" for name, num in counts.items()) + f"; {len(sched):,} in all"),
             ("prefill sends", traffic_text(report.traffic)),
             ("decode sends", f"{traffic_text(report.decode_traffic)} per token"),
             ("replica factor", f"{factors_text(report.replica_factor)} (copies per token after each chunk)"),

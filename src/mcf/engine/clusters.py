@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from mcf.cluster import Cluster, NodeSpec, Topology
 from mcf.dist.torchrun import LOCAL_WORKERS
-from mcf.engine.doctor.needs import CHUNK_TOKENS, buffer_bytes
+from mcf.engine.doctor.needs import buffer_bytes
+from mcf.engine.planner import RUN_TOKENS
 from mcf.errors import InfeasibleError, UserError
 from mcf.mars import Rates
 from mcf.model import ModelShape
@@ -62,7 +63,7 @@ def _check_workers(profile: Profile, num_workers: int | None) -> None:
     if num_workers is not None and profile.num_nodes not in (None, num_workers):
         raise UserError(
             f"got {num_workers} workers, and {profile.num_nodes} nodes in the profile {profile.name!r}: expected as "
-            "many; leave --workers out"
+            f"many: --workers {profile.num_nodes}"
         )
 
 
@@ -70,7 +71,7 @@ def _budget(profile: Profile, shape: ModelShape, node: int, num_nodes: int) -> i
     if profile.nodes and (own := profile.nodes[node].kv_budget_bytes) is not None:
         return own
     memory = profile.by_node("memory_bytes", num_nodes)[node]
-    weights, buffers = shape.num_weights * profile.weight_bytes, buffer_bytes(shape, CHUNK_TOKENS)
+    weights, buffers = shape.num_weights * profile.weight_bytes, buffer_bytes(shape, RUN_TOKENS)
     left = int(memory - weights - buffers)
     if left < 1:
         raise InfeasibleError(

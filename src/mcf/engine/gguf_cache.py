@@ -27,14 +27,6 @@ _HASHED_BYTES = 16 * 1024 * 1024  # files up to this size are hashed whole, larg
 _SPARE_BYTES = 64 * 1024 * 1024  # tokenizer, config and file system overhead
 
 
-def default_root() -> Path:
-    """Return the cache root: $MCF_CACHE, else $XDG_CACHE_HOME/mcf, else ~/.cache/mcf."""
-    if own := os.environ.get("MCF_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "mcf"
-
-
 def converted_folder(model: GgufModel, *, root: Path, progress: Progress) -> tuple[Path, str]:
     """Return the folder of the converted model and the sha256 of its GGUF file; convert unless it is there already.
 

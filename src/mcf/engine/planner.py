@@ -14,8 +14,10 @@ from mcf.units import count
 DEFAULT_POLICY = "mars-paper"
 AUTO = "auto"
 MOST_UNICAST = 64  # workers; beyond it a plan that nobody runs is judged as multicasts: plain sends are N^2 a chunk
-AUTO_TOKENS = (512, 256, 128, 64)  # per worker: what `auto_chunk` chooses from
-RUN_TOKENS = 1024  # per worker, what AUTO takes of several without a budget: pieces of halves fill kernels less well
+# Tokens per worker that AUTO takes. Several workers without a budget: RUN_TOKENS, since kernels fill better than with
+# 512 (benchmarks/scaling/results, row b). One worker, or a budget: what `auto_chunk` chooses from AUTO_TOKENS.
+RUN_TOKENS = 1024
+AUTO_TOKENS = (512, 256, 128, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +49,10 @@ def make_plan(
     rates: Rates | None = None,
     is_for_a_run: bool = True,
 ) -> Plan:
-    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 1,024 per worker, 512 where there is
-    one or a budget, and less where that asks. A `cluster` of `num_workers` nodes takes the place of `kv_memory_bytes`
-    and `topology`; policy `mars` decides by `rates` where they are known. A plan that is not `is_for_a_run` keeps its
-    multicasts for many workers.
+    """Plan, lower and verify. `chunk_tokens` counts over all workers; AUTO takes 1,024 per worker; where there is one
+    worker or a budget, 512, and less where the budget asks. A `cluster` of `num_workers` nodes takes the place of
+    `kv_memory_bytes` and `topology`; policy `mars` decides by `rates` where they are known. A plan that is not
+    `is_for_a_run` keeps its multicasts for many workers.
 
     Raises PromptError for a prompt that does not fit the window, InfeasibleError with the missing bytes,
     UnknownNameError.
@@ -151,9 +153,11 @@ def _chunk_sizes(
     kv_memory_bytes: int | None,
     max_tokens: int,
 ) -> list[int]:
-    """Chunk sizes to try, in order: what was asked for; for AUTO an estimate, which knows no policy, then others."""
+    """Chunk sizes to try, in order: what was asked for; within a budget an estimate first, which knows no policy."""
     if (fixed := fixed_chunk(chunk_tokens)) is not None:
         return [fixed]
+    if num_workers > 1 and kv_memory_bytes is None:
+        return [min(RUN_TOKENS * num_workers, prompt_tokens)]
     first = auto_chunk(
         N=num_workers,
         S=prompt_tokens,
@@ -162,7 +166,5 @@ def _chunk_sizes(
         S_node=kv_memory_bytes,
         max_new_tokens=max_tokens,
     )
-    sizes = {min(t * num_workers, prompt_tokens) for t in (RUN_TOKENS, *AUTO_TOKENS)} | {first}
-    if num_workers > 1 and kv_memory_bytes is None:
-        first = min(RUN_TOKENS * num_workers, prompt_tokens)
+    sizes = {min(t * num_workers, prompt_tokens) for t in (RUN_TOKENS, *AUTO_TOKENS)}
     return sorted(sizes, key=lambda size: (size != first, size > first, -size))

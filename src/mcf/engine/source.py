@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mcf.cache import cache_root
 from mcf.engine import folder as folders
 from mcf.engine import gguf_cache, hub
 from mcf.engine.gguf_config import hf_config
@@ -49,7 +50,7 @@ def resolve(model: str, *, cache_dir: Path | None = None, progress: Progress | N
     """
     _check_named(model)
     report = progress or _silent
-    root = cache_dir or gguf_cache.default_root()
+    root = cache_dir or cache_root()
     if model == DEMO:
         return _from_gguf(demo_file(), DEMO, root, report)
     path = Path(model).expanduser()

@@ -1,4 +1,7 @@
-"""The chunk size (eq. 5), and the one that `auto` takes."""
+"""The chunk size (eq. 5), and the one that `auto` takes where a budget or one node asks for it, and in studies.
+
+Runs and plans of several workers without a budget take more: `mcf.engine.planner.RUN_TOKENS`.
+"""
 
 PAGE_TOKENS = 64
 AUTO_TOKENS_PER_NODE = 512  # large enough to fill a kernel, small enough that a chunk's new KV stays a small slot

@@ -1,5 +1,6 @@
 """Closed form of `mars`: what its decisions move, to the byte; its memory is a bound."""
 
+from functools import cached_property
 from heapq import nlargest
 
 import numpy as np
@@ -67,7 +68,7 @@ class _Count:
         pairs = (apart % step == 0) & (apart % skip != 0)
         return int((sent[:, None] * self._hops * pairs).sum())
 
-    @property
+    @cached_property
     def _hops(self) -> Array:
         """[N, N] links from one rank to another."""
         out: Array = self.j.hops[np.ix_(self.walk, self.walk)]

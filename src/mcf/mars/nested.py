@@ -143,7 +143,7 @@ class _State:
     def cap(self, chunk: int) -> int:
         """Pages of copies that convergence leaves in a chunk."""
         j = self.j
-        if chunk < j.C - j.drain_chunks or not j.drain_chunks:
+        if chunk < j.C - j.drain_chunks:
             return 2**60
         return int(self.most * still_held(c=chunk + 1, C=j.C, W=j.drain_chunks))
 

@@ -1,83 +1,44 @@
-"""One node's memory in list order, across lanes: what a row takes or gives back, and when (semantics 3 and 4)."""
+"""One node's memory in list order, across lanes: what a row takes or gives back (semantics 3 and 4)."""
 
 from mcf.ref.store import Store
 from mcf.ref.world import World
-from mcf.schedule.program import GIVE, TAKE, MemoryEvent, Row
-from mcf.schedule.steps import FREE, KEEP, PRODUCE, RECV
+from mcf.schedule.program import TAKE, MemoryEvent
+from mcf.schedule.progress import NodeProgress
+from mcf.schedule.steps import FREE, KEEP, PRODUCE, Step
 
 
 class Ledger:
-    """Walks the node's memory events; `taken` are the (row, iteration) whose memory is there."""
+    """Carries out the node's memory events in the store, as its progress lets them happen."""
 
-    def __init__(self, world: World, store: Store) -> None:
-        self.world, self.program, self.store = world, world.program, store
-        self.chain = world.program.nodes[store.node].chain
-        self.first_row = world.program.sched.node_rows(store.node).start
-        self.taken: set[tuple[int, int]] = set()
-        self.at = 0
-
-    @property
-    def has_ended(self) -> bool:
-        """Say whether every memory event has happened."""
-        return self.at == len(self.chain)
-
-    def position(self, row: int) -> int:
-        """Place of a row in its node's list."""
-        return row - self.first_row
+    def __init__(self, world: World, store: Store, progress: NodeProgress) -> None:
+        self.world, self.program, self.store, self.progress = world, world.program, store, progress
 
     def step(self) -> bool:
         """Take or give back the memory of the next event; False when it has to wait."""
-        if self.has_ended or not self._can_move(self.chain[self.at]):
+        event = self.progress.step()
+        if event is None:
             return False
-        event = self.chain[self.at]
         self._move(event)
-        self.at += 1
         self.world.sample(self.store.node, self.store.bytes, self.program.rows[event.row].chunk)
         return True
 
-    def used(self, recv: int, tick: int) -> bool:
-        """Say whether one layer's copy of a receive has arrived and served all its users."""
-        return all(self.world.ended[row][tick] for row in self._recv_and_users(recv))
-
     def release(self, recv: int, tick: int) -> None:
         """Forget one layer's copy of a stream receive."""
-        last, layer = self.program.last_use[recv], self.world.layer(tick)
-        at = self.position(last if last >= 0 else self.program.group_end[recv])
+        layer, at = self.program.layer(tick), self.program.release_place(recv)
         for cell in self.program.cells[recv]:
             self.store.change(cell, layer, "release", at)
             self.store.forget(cell, layer)
 
-    def _recv_and_users(self, recv: int) -> tuple[int, ...]:
-        return recv, *self.program.users.get(recv, ())
-
-    def _can_move(self, event: MemoryEvent) -> bool:
-        if event.kind == TAKE:
-            return True
-        if self.program.rows[event.row].kind == FREE:
-            return self.world.has_ended(event.row)
-        if self.program.is_loop_slot(event.row):
-            return all(self.world.has_ended(row) for row in self._recv_and_users(event.row))
-        return self.used(event.row, event.it)
-
     def _move(self, event: MemoryEvent) -> None:
-        row = self.program.rows[event.row]
+        size = self._size(event.row, self.program.rows[event.row])
         if event.kind == TAKE:
-            self.store.take(self._size(event.row, row))
-            self.taken.add((event.row, event.it))
-            return
-        assert event.kind == GIVE
-        self.store.give(self._size(event.row, row))
-        for tick in self._ticks_left(event, row):
+            self.store.take(size)
+        else:
+            self.store.give(size)
+        for tick in self.progress.ticks_left(event):
             self.release(event.row, tick)
 
-    def _ticks_left(self, event: MemoryEvent, row: Row) -> range:
-        """Payload ticks whose copies still stand when the slots are given back."""
-        if self.program.is_loop_slot(event.row):
-            ticks = self.program.ticks(row)
-            return range(max(ticks - row.ahead - 1, 0), ticks)
-        return range(event.it, event.it + 1) if row.kind == RECV else range(0)
-
-    def _size(self, index: int, row: Row) -> int:
+    def _size(self, index: int, row: Step) -> int:
         cells = self.program.cells[index]
         if row.kind == PRODUCE:
             return self.store.grow_own(row.chunk)

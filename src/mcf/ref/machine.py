@@ -49,7 +49,7 @@ class Machine:
         return bool(self.world.flights) or any(True for _ in self._next_instances()) or self._memory_left()
 
     def _memory_left(self) -> bool:
-        return not all(worker.ledger.has_ended for worker in self.workers)
+        return not all(worker.progress.has_ended for worker in self.workers)
 
     def _next_instances(self) -> Iterator[tuple[int, int]]:
         for node, program in enumerate(self.program.nodes):

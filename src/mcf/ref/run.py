@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from mcf.errors import ScheduleError
 from mcf.ref.machine import Machine
 from mcf.ref.world import Tensors, World
-from mcf.schedule.program import Program
+from mcf.schedule.program import Program, check_tensors
 from mcf.schedule.schedule import Schedule
-from mcf.schedule.steps import CONVERGE, DECODE, PREFILL
 from mcf.trace.outcome import Array, Outcome, Residency, certify
 
 
@@ -20,11 +18,9 @@ def run(
     attention scale is d**-0.5. `order` seeds which node and lane goes next: the results are the same bit for bit.
     Raises ScheduleError for tensors or token counts that do not fit, LawError("V6") with the grid for a dead-lock.
     """
-    _check_decode(schedule, decode_tokens)
-    tensors = Tensors(**_checked(schedule, decode_tokens, q=q, k=k, v=v))
-    ticks = schedule.meta.num_layers
-    program = Program(schedule, {PREFILL: ticks, CONVERGE: ticks, DECODE: ticks * decode_tokens})
-    world = World(program, tensors)
+    program = Program(schedule, decode_tokens)
+    q, k, v = check_tensors(program, q=q, k=k, v=v)
+    world = World(program, Tensors(q=q, k=k, v=v))
     machine = Machine(world, order)
     machine.run()
     return _outcome(schedule, world, machine)
@@ -43,21 +39,3 @@ def _outcome(sched: Schedule, world: World, machine: Machine) -> Outcome:
         peak_bytes=tuple(s.peak for s in stores),
         certificate=certify([s.directory for s in stores], sched.tokens, weights),
     )
-
-
-def _check_decode(sched: Schedule, decode_tokens: int) -> None:
-    room = sched.meta.max_new_tokens
-    if not 0 <= decode_tokens <= room:
-        raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has room for {room}; plan with more")
-    if decode_tokens and not (sched.steps["stage"] == DECODE).any():
-        raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has no decode rows; plan them")
-
-
-def _checked(sched: Schedule, decode_tokens: int, **tensors: Array) -> dict[str, Array]:
-    meta = sched.meta
-    for name, value in tensors.items():
-        heads = meta.num_q_heads if name == "q" else meta.num_kv_heads
-        expected = (meta.num_layers, meta.prompt_tokens + decode_tokens, heads, meta.head_dim)
-        if value.shape != expected:
-            raise ScheduleError(f"got {name} of shape {value.shape}: the schedule expects {expected}")
-    return {name: np.asarray(value, dtype=np.float64) for name, value in tensors.items()}

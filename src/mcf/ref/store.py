@@ -6,16 +6,10 @@ import numpy as np
 
 from mcf.attn import PartialState
 from mcf.schedule.kv import ABSENT, READABLE, next_state
-from mcf.schedule.meta import ScheduleMeta
 from mcf.schedule.schedule import Schedule
 from mcf.trace.outcome import Array, Change
 
 Cell = tuple[int, int, int]
-
-
-def generated_home(meta: ScheduleMeta, token: int) -> int:
-    """Node that makes and owns generated token number `token` (semantics 7)."""
-    return token // meta.page_tokens % meta.num_nodes
 
 
 class Store:
@@ -31,7 +25,7 @@ class Store:
         self.queries: dict[tuple[int, int, int], Array] = {}
         self.states: dict[tuple[int, int], PartialState] = {}
         self.own_tokens = np.zeros(meta.num_groups, dtype=np.int64)
-        self.generated = [token for token in range(meta.max_new_tokens) if generated_home(meta, token) == node]
+        self.generated = [token for token in range(meta.max_new_tokens) if meta.generated_home(token) == node]
         room = (2, meta.num_layers, len(self.generated), meta.num_kv_heads, meta.head_dim)
         self.generated_kv = np.full(room, np.nan)
         self.num_generated = np.zeros(meta.num_layers, dtype=np.int64)

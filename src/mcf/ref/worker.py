@@ -1,4 +1,4 @@
-"""One node at work: what each kind of row waits for, and what it does. It obeys and never chooses."""
+"""One node at work: what each kind of row must find there, and what it does. It obeys and never chooses."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,11 @@ import numpy as np
 
 from mcf.attn import PartialState, attend, empty, finish, merge
 from mcf.ref.ledger import Ledger
-from mcf.ref.store import Store, generated_home
+from mcf.ref.store import Store
 from mcf.ref.world import World
-from mcf.schedule.program import Instance, Row
-from mcf.schedule.steps import ALL, ATTEND, DECODE, DRAIN, FREE, KEEP, KV, MERGE, PRODUCE, QUERY, RECV, SEND
+from mcf.schedule.program import Instance
+from mcf.schedule.progress import NodeProgress
+from mcf.schedule.steps import ALL, ATTEND, DECODE, DRAIN, FREE, KEEP, KV, MERGE, PRODUCE, QUERY, RECV, SEND, Step
 from mcf.trace.outcome import Array
 
 
@@ -20,17 +21,15 @@ class Worker:
         self.world, self.program, self.node = world, world.program, node
         self.tensors = world.tensors
         self.store = Store(world.program.sched, node)
-        self.ledger = Ledger(world, self.store)
-        self._waits: dict[int, Callable[[Row, Instance], str | None]] = {
-            PRODUCE: self._wait_produce,
+        self.progress = NodeProgress(world.progress, node)
+        self.ledger = Ledger(world, self.store, self.progress)
+        self._waits: dict[int, Callable[[Step, Instance], str]] = {
             SEND: self._wait_send,
-            RECV: self._wait_recv,
             ATTEND: self._wait_attend,
-            MERGE: lambda row, inst: None,
             DRAIN: self._wait_retire,
             FREE: self._wait_retire,
         }
-        self._deeds: dict[int, Callable[[Row, Instance], None]] = {
+        self._deeds: dict[int, Callable[[Step, Instance], None]] = {
             PRODUCE: self._produce,
             SEND: self._send,
             RECV: self._recv,
@@ -42,12 +41,10 @@ class Worker:
 
     # --- what a row waits for ---
 
-    def blocked(self, inst: Instance) -> str | None:
-        """What the instance waits for; None when it can start."""
+    def blocked(self, inst: Instance) -> str:
+        """What the instance waits for; "" when it can start."""
         row = self.program.rows[inst.row]
-        if not self._after_done(row, inst):
-            return "the rows that it stands after"
-        return self._waits[row.kind](row, inst)
+        return self.progress.blocked(inst) or (self._waits[row.kind](row, inst) if row.kind in self._waits else "")
 
     def start(self, inst: Instance) -> None:
         """Run an instance; sends and receives end later, when the payload has moved."""
@@ -56,103 +53,72 @@ class Worker:
         if row.kind not in (SEND, RECV):
             self.world.end(inst.row, inst.it + row.ahead)
 
-    def _after_done(self, row: Row, inst: Instance) -> bool:
-        for target in self.program.after[inst.row]:
-            other = self.program.rows[target]
-            if not self.program.same_group(row, other):
-                if not self.world.has_ended(target):
-                    return False
-                continue
-            tick = inst.it + other.ahead
-            if 0 <= tick < self.program.ticks(other) and not self.world.ended[target][tick]:
-                return False
-        return True
-
-    def _wait_produce(self, row: Row, inst: Instance) -> str | None:
-        merge_row = self.program.final_merge.get((self.node, row.chunk))
-        if inst.it > 0 and merge_row is not None and not self.world.ended[merge_row][inst.it - 1]:
-            return "the layer before"
-        if row.stage != DECODE and (inst.row, 0) not in self.ledger.taken:
-            return "memory"
-        return None
-
-    def _wait_send(self, row: Row, inst: Instance) -> str | None:
+    def _wait_send(self, row: Step, inst: Instance) -> str:
         if row.payload == KV:
             return self._wait_blocks(inst, row)
         if row.payload == QUERY:
             return self._wait_queries(inst, row)
-        return None
+        return ""
 
-    def _wait_recv(self, row: Row, inst: Instance) -> str | None:
-        if row.payload != KV:
-            return None
-        loop_slot = self.program.is_loop_slot(inst.row)
-        if (inst.row, -row.ahead if row.hold == KEEP or loop_slot else inst.it) not in self.ledger.taken:
-            return "memory"
-        old = inst.it - 1
-        if loop_slot and old >= 0 and not self.ledger.used(inst.row, old):
-            return "a layer slot"
-        return None
-
-    def _wait_attend(self, row: Row, inst: Instance) -> str | None:
+    def _wait_attend(self, row: Step, inst: Instance) -> str:
         return self._wait_queries(inst, row) or self._wait_blocks(inst, row)
 
-    def _wait_queries(self, inst: Instance, row: Row) -> str | None:
+    def _wait_queries(self, inst: Instance, row: Step) -> str:
         key = (row.chunk, row.q, inst.it)
         if key in self.store.queries and not self._missing_heads(row, self.store.queries[key]):
-            return None
+            return ""
         return f"the queries of node {row.q}"
 
-    def _missing_heads(self, row: Row, queries: Array) -> bool:
+    def _missing_heads(self, row: Step, queries: Array) -> bool:
         return bool(np.isnan(queries[:, self._q_heads(row)]).any())
 
-    def _wait_blocks(self, inst: Instance, row: Row) -> str | None:
-        layer = self.world.layer(inst.it + row.ahead)
-        return None if self.store.readable(self.program.cells[inst.row], layer) else "blocks that it does not hold"
+    def _wait_blocks(self, inst: Instance, row: Step) -> str:
+        layer = self.program.layer(inst.it + row.ahead)
+        return "" if self.store.readable(self.program.cells[inst.row], layer) else "blocks that it does not hold"
 
-    def _wait_retire(self, row: Row, inst: Instance) -> str | None:
-        done = all(self.world.has_ended(r) for r in self.program.must_end[inst.row])
-        return None if done else "rows that bring or use its blocks"
+    def _wait_retire(self, row: Step, inst: Instance) -> str:
+        done = all(map(self.world.progress.has_ended, self.program.must_end(inst.row)))
+        return "" if done else "rows that bring or use its blocks"
 
     # --- what a row does ---
 
-    def _q_heads(self, row: Row) -> slice:
+    def _q_heads(self, row: Step) -> slice:
         size = self.program.sched.meta.group_heads
         return slice(row.h_lo * size, row.h_hi * size)
 
-    def _produce(self, row: Row, inst: Instance) -> None:
-        layer, positions = self.world.layer(inst.it), self.world.positions(row.chunk, self.node, inst.it)
+    def _produce(self, row: Step, inst: Instance) -> None:
+        layer, positions = self.program.layer(inst.it), self.program.positions(row.chunk, self.node, inst.it)
         kv = np.stack([self.tensors.k[layer, positions], self.tensors.v[layer, positions]])
         query = ALL if row.stage == DECODE else self.node
         self.store.queries[row.chunk, query, inst.it] = self.tensors.q[layer, positions].copy()
         if row.stage == DECODE:
             token = inst.it // self.program.sched.meta.num_layers
-            if generated_home(self.program.sched.meta, token) == self.node:
+            if self.program.sched.meta.generated_home(token) == self.node:
                 self.store.append(layer, token, kv[:, 0])
             return
         cuts = self.program.sched.meta.head_cuts
         for cell in self.program.cells[inst.row]:
-            self.store.change(cell, layer, "produce", self.ledger.position(inst.row))
+            self.store.change(cell, layer, "produce", self.program.place(inst.row))
             self.store.reserve(cell, layer)
             self.store.fill(cell, layer, kv[:, :, cuts[cell[2]] : cuts[cell[2] + 1]])
 
-    def _send(self, row: Row, inst: Instance) -> None:
+    def _send(self, row: Step, inst: Instance) -> None:
         self.world.launch(inst)
 
-    def _recv(self, row: Row, inst: Instance) -> None:
+    def _recv(self, row: Step, inst: Instance) -> None:
         tick = inst.it + row.ahead
         if row.payload == KV:
             if self.program.is_loop_slot(inst.row) and inst.it > 0:
                 self.ledger.release(inst.row, inst.it - 1)
             for cell in self.program.cells[inst.row]:
                 if row.hold == KEEP:
-                    self.store.change(cell, self.world.layer(tick), "recv", self.ledger.position(inst.row))
-                self.store.reserve(cell, self.world.layer(tick))
+                    self.store.change(cell, self.program.layer(tick), "recv", self.program.place(inst.row))
+                self.store.reserve(cell, self.program.layer(tick))
         self.world.posted.add((inst.row, tick))
 
-    def _attend(self, row: Row, inst: Instance) -> None:
-        layer, sched = self.world.layer(inst.it), self.program.sched
-        q_pos = self.world.positions(row.chunk, row.q, inst.it)
+    def _attend(self, row: Step, inst: Instance) -> None:
+        layer, sched = self.program.layer(inst.it), self.program.sched
+        q_pos = self.program.positions(row.chunk, row.q, inst.it)
         heads = self._q_heads(row)
         queries = self.store.queries[row.chunk, row.q, inst.it][:, heads]
         cells = self.program.cells[inst.row]
@@ -171,17 +137,17 @@ class Worker:
         out.max_[:, heads], out.sum_[:, heads], out.out[:, heads] = state.max_, state.sum_, state.out
         return out
 
-    def _merge(self, row: Row, inst: Instance) -> None:
+    def _merge(self, row: Step, inst: Instance) -> None:
         keys = [(target, inst.it) for target in self.program.after[inst.row]]
         state = merge([self.store.states[key] for key in keys if key in self.store.states])
         self.store.states[inst.row, inst.it] = state
         if self.program.final_merge.get((self.node, row.chunk)) == inst.row:
             self.world.write_out(row, inst.it, finish(state))
 
-    def _drain(self, row: Row, inst: Instance) -> None:
+    def _drain(self, row: Step, inst: Instance) -> None:
         self._change_all(inst.row, "drain")
 
-    def _free(self, row: Row, inst: Instance) -> None:
+    def _free(self, row: Step, inst: Instance) -> None:
         self._change_all(inst.row, "free")
         for cell in self.program.cells[inst.row]:
             for layer in range(self.program.sched.meta.num_layers):
@@ -190,7 +156,7 @@ class Worker:
     def _change_all(self, row: int, event: str) -> None:
         for cell in self.program.cells[row]:
             for layer in range(self.program.sched.meta.num_layers):
-                self.store.change(cell, layer, event, self.ledger.position(row))
+                self.store.change(cell, layer, event, self.program.place(row))
 
     # --- payloads ---
 
@@ -199,7 +165,7 @@ class Worker:
         row = self.program.rows[inst.row]
         tick = inst.it + row.ahead
         if row.payload == KV:
-            return tuple(self.store.blocks[(*c, self.world.layer(tick))] for c in self.program.cells[inst.row])
+            return tuple(self.store.blocks[(*c, self.program.layer(tick))] for c in self.program.cells[inst.row])
         heads = self._q_heads(row)
         if row.payload == QUERY:
             return (self.store.queries[row.chunk, row.q, tick][:, heads],)
@@ -213,8 +179,8 @@ class Worker:
         if row.payload == KV:
             event = "arrive" if row.hold == KEEP else "stream"
             for cell, values in zip(self.program.cells[recv], arrays, strict=True):
-                self.store.fill(cell, self.world.layer(tick), values)
-                self.store.change(cell, self.world.layer(tick), event, self.ledger.position(recv))
+                self.store.fill(cell, self.program.layer(tick), values)
+                self.store.change(cell, self.program.layer(tick), event, self.program.place(recv))
         elif row.payload == QUERY:
             meta = self.program.sched.meta
             shape = (len(arrays[0]), meta.num_q_heads, meta.head_dim)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mcf.errors import RunError
-from mcf.schedule.program import Instance, Program, Row
-from mcf.schedule.steps import ALL
+from mcf.schedule.program import Instance, Program
+from mcf.schedule.progress import Progress
+from mcf.schedule.steps import ALL, Step
 from mcf.schedule.verify import purposes
 from mcf.trace import TraceBuilder
 from mcf.trace.outcome import Array
@@ -39,7 +40,7 @@ class World:
     def __init__(self, program: Program, tensors: Tensors) -> None:
         self.program, self.tensors = program, tensors
         self.meta = program.sched.meta
-        self.ended = [bytearray(program.ticks(row)) for row in program.rows]
+        self.progress = Progress(program)
         self.posted: set[tuple[int, int]] = set()
         self.flights: list[Flight] = []
         self.clock = 0
@@ -52,18 +53,9 @@ class World:
 
     # --- progress ---
 
-    def layer(self, tick: int) -> int:
-        """Layer of a payload tick."""
-        return tick % self.meta.num_layers
-
-    def has_ended(self, row: int) -> bool:
-        """Say whether every run of a row has ended."""
-        return all(self.ended[row])
-
     def end(self, row: int, tick: int) -> None:
         """Record that one run of a row has ended."""
-        assert not self.ended[row][tick], (row, tick)
-        self.ended[row][tick] = 1
+        self.progress.end(row, tick)
         step = self.program.rows[row]
         self._event(row, step, tick)
 
@@ -76,27 +68,20 @@ class World:
 
     # --- positions ---
 
-    def positions(self, chunk: int, node: int, tick: int) -> Array:
-        """Token positions of a node's pieces of a chunk; of the running token in decode."""
-        if chunk == self.meta.num_chunks:
-            return np.array([self.meta.prompt_tokens + tick // self.meta.num_layers])
-        spans = self.program.sched.spans(chunk, node)
-        return np.concatenate([np.arange(lo, hi) for lo, hi in spans])
-
     def cell_positions(self, cells: list[tuple[int, int, int]]) -> Array:
         """Token positions of blocks, in the order in which a store gathers them."""
         blocks = dict.fromkeys(cell[:2] for cell in cells)
-        return np.concatenate([self.positions(chunk, maker, 0) for chunk, maker in blocks])
+        return np.concatenate([self.program.positions(chunk, maker, 0) for chunk, maker in blocks])
 
     # --- outputs and trace ---
 
-    def write_out(self, row: Row, tick: int, values: Array) -> None:
+    def write_out(self, row: Step, tick: int, values: Array) -> None:
         """Keep the attention output [T, Hq, d] that a node's last merge of a layer makes."""
-        layer = self.layer(tick)
+        layer = self.program.layer(tick)
         if row.q == ALL:
             self.decoded[row.node, layer, tick // self.meta.num_layers] = values[0]
         else:
-            self.out[layer, self.positions(row.chunk, row.q, tick)] = values
+            self.out[layer, self.program.positions(row.chunk, row.q, tick)] = values
 
     def output(self) -> Array:
         """[L, S+T, Hq, d]; raises RunError when two nodes decoded different values."""
@@ -117,9 +102,10 @@ class World:
         """Record a node's bytes in use."""
         self.trace.memory(node=node, t=float(self.clock), bytes_in_use=num_bytes, chunk=chunk)
 
-    def _event(self, index: int, row: Row, tick: int, peer: int = -1, purpose: int = 0, size: int = 0) -> None:
+    def _event(self, index: int, row: Step, tick: int, peer: int = -1, purpose: int = 0, size: int = 0) -> None:
         start, self.clock = self.clock, self.clock + 1
         self.trace.event(
             row=index, kind=row.kind, lane=row.lane, stage=row.stage, node=row.node, peer=peer, chunk=row.chunk,
-            layer=self.layer(tick), purpose=purpose, t_start=float(start), t_end=float(self.clock), payload_bytes=size,
+            layer=self.program.layer(tick), purpose=purpose,
+            t_start=float(start), t_end=float(self.clock), payload_bytes=size,
         )  # fmt: skip

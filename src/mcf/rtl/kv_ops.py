@@ -1,4 +1,4 @@
-"""What the replica directory is asked and what it answers: codes, the hash of its sets, and which packet asks what.
+"""What the replica directory is asked and what it answers: codes, and the hash of its sets.
 
 The states of an entry and their events are those of `mcf.schedule.kv`, the one transition table. Three more operations
 look at an entry: a reader begins (READ), a reader ends (DONE), and LOOK.
@@ -7,7 +7,7 @@ look at an entry: a reader begins (READ), a reader ends (DONE), and LOOK.
 from enum import IntEnum
 
 from mcf.schedule.kv import ABSENT, DRAINING, READABLE, TRANSITIONS
-from mcf.schedule.wire import FIELDS, Op
+from mcf.schedule.wire import FIELDS
 
 
 class KvOp(IntEnum):
@@ -31,14 +31,6 @@ CREATING = frozenset(KvOp[event.upper()] for state, event in TRANSITIONS if stat
 ENDING = frozenset(KvOp[event.upper()] for (_, event), after in TRANSITIONS.items() if after == ABSENT)
 LOSING = ENDING | {KvOp.DRAIN}  # what must never happen to an owner's copy
 SERVING = frozenset(READABLE) - {DRAINING}  # states in which a new reader may begin
-
-PACKETS: dict[Op, int] = {
-    Op.KV_REPLICA: KvOp.RECV,
-    Op.KV_DATA: KvOp.ARRIVE,
-    Op.KV_DRAIN: KvOp.DRAIN,
-    Op.KV_INVALIDATE: KvOp.FREE,
-    Op.KV_FETCH: KvOp.READ,
-}
 
 
 class KvCode(IntEnum):

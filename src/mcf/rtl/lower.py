@@ -16,13 +16,22 @@ from mcf.rtl.descriptor import FIELDS as DESCRIPTOR
 from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.embed import Embedding, embed, own_route
 from mcf.rtl.golden.state import LANES, MAX_CHILDREN
+from mcf.rtl.registers import NUM_SLOTS
 from mcf.rtl.routes import Mesh
-from mcf.schedule.packets import BEAT_BYTES, BLOCK_TOKENS, SEGMENT_BEATS, STATE_ELEMENT_BYTES, headers_of
+from mcf.schedule.packets import (
+    BEAT_BYTES,
+    BLOCK_TOKENS,
+    SEGMENT_BEATS,
+    STAGES,
+    blocks_of,
+    headers_of,
+    op_of,
+    token_bytes,
+)
 from mcf.schedule.schedule import Schedule
-from mcf.schedule.steps import ALL, ATTEND, DECODE, KV, MERGE, QUERY, RECV, SEND, STATE, Step
+from mcf.schedule.steps import ALL, ATTEND, DECODE, MERGE, RECV, SEND, STATE
 from mcf.schedule.wire import FIELDS, Collective, Flags, Op, ReduceOp, Stage
 
-NUM_SLOTS = 32
 NUM_EPOCHS = 8
 OUT_BEATS = 16  # of a state in the reduction unit: a head size of at most 128
 MAX_NODES = FIELDS["src"].limit
@@ -109,6 +118,8 @@ def _check_sizes(sched: Schedule) -> None:
                 f"got {name} = {getattr(meta, name)}: expected {' or '.join(map(str, WIRE_BYTES))} bytes per element, "
                 "bfloat16 or float32; plan with another dtype"
             )
+    if meta.kv_scale_bytes:
+        raise ScheduleError(f"got KV with scales, {meta.kv_scale_bytes} bytes each: expected bfloat16 or float32 alone")
     for piece in sched.pieces:
         if piece["lo"] % BLOCK_TOKENS:
             raise ScheduleError(
@@ -120,21 +131,13 @@ def _check_sizes(sched: Schedule) -> None:
 # --- messages ---
 
 
-def spans_of(sched: Schedule, step: Step) -> list[tuple[int, int]]:
-    """The token spans whose KV, queries or states a prefill row moves, ascending."""
-    if step.payload != KV:
-        return sched.spans(step.chunk, step.q)
-    chunks, makers = range(step.c_lo, min(step.c_hi, sched.meta.num_chunks)), range(step.m_lo, step.m_hi)
-    return sorted(span for chunk in chunks for maker in makers for span in sched.spans(chunk, maker))
-
-
 def _messages(sched: Schedule, row: int) -> Iterator[Message]:
     """The messages of one layer, in the order of `headers_of`, of whose packets they are the sums."""
     step = sched.step(row)
     position = sched.meta.prompt_tokens if step.q == ALL else None
     packets = headers_of(sched, row, position=position)
     packets = packets[packets["layer"] == 0]
-    tokens = {lo // BLOCK_TOKENS: 1 for lo in [position or 0]} if step.q == ALL else _block_tokens(sched, step)
+    tokens = dict(zip(*(part.tolist() for part in blocks_of(sched, step, position)), strict=True))
     starts = np.flatnonzero(packets["tag"] == 0).tolist()
     for first, end in pairwise([*starts, len(packets)]):
         head, half, block = (int(packets[name][first]) for name in ("head", "is_v", "block"))
@@ -143,33 +146,13 @@ def _messages(sched: Schedule, row: int) -> Iterator[Message]:
         yield Message(head=head, half=half, block=block, num_tokens=tokens[block], num_bytes=num_bytes)
 
 
-def _block_tokens(sched: Schedule, step: Step) -> dict[int, int]:
-    return {
-        lo // BLOCK_TOKENS: min(BLOCK_TOKENS, hi - lo)
-        for start, hi in spans_of(sched, step)
-        for lo in range(start, hi, BLOCK_TOKENS)
-    }
-
-
-def token_bytes(sched: Schedule, step: Step) -> int:
-    """Payload bytes of one token in one message."""
-    meta = sched.meta
-    if step.payload == KV:
-        return int(meta.head_dim * meta.kv_bytes)
-    if step.payload == QUERY:
-        return meta.group_heads * meta.head_dim * meta.act_bytes
-    return meta.group_heads * (meta.head_dim + 2) * STATE_ELEMENT_BYTES
-
-
 def header_of(low: Lowered, row: int, message: Message, *, layer: int) -> dict[str, int]:
     """The header of a message's first packet, `len` the most beats of a packet."""
     sched, step = low.sched, low.sched.step(row)
-    ops = {KV: Op.KV_DATA, QUERY: Op.QUERY, STATE: Op.STATE}
-    op = Op.KV_REPLICA if step.payload == KV and step.hold == 1 else ops[step.payload]
     one = sched.receivers(row)
     return {
-        "stage": Stage.DECODE if step.stage == DECODE else Stage.PREFILL,
-        "op": op,
+        "stage": STAGES[step.stage],
+        "op": op_of(step),
         "collective": Collective.P2P if len(one) == 1 else Collective.MULTICAST,
         "flags": Flags.LAST if message.num_beats <= SEGMENT_BEATS else 0,
         "src": step.node,

@@ -1,4 +1,4 @@
-"""One node of a run: its two lanes, what each row waits for and does, and what its network half sends and receives."""
+"""One node of a run: its lanes, what each row must find there and does, and what its network half sends and receives."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -14,12 +14,28 @@ from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.directory import Directory
 from mcf.rtl.golden.state import BlockState, decode, encode, from_beats, num_payload_beats, to_beats
 from mcf.rtl.kv_ops import KvOp
-from mcf.rtl.lower import NUM_SLOTS, OUT_BEATS, Message, descriptors, header_of, result_header, state_header
+from mcf.rtl.lower import OUT_BEATS, Message, descriptors, header_of, result_header, state_header
+from mcf.rtl.registers import NUM_SLOTS
 from mcf.schedule.kv import ABSENT
 from mcf.schedule.packets import BEAT_BYTES, SEGMENT_BEATS
-from mcf.schedule.passes import intersects
-from mcf.schedule.program import TAKE, Instance, MemoryEvent, Row
-from mcf.schedule.steps import ALL, ATTEND, DECODE, DRAIN, FREE, KEEP, KV, MERGE, PRODUCE, QUERY, RECV, SEND, STATE
+from mcf.schedule.program import Instance, MemoryEvent
+from mcf.schedule.progress import NodeProgress
+from mcf.schedule.steps import (
+    ALL,
+    ATTEND,
+    DECODE,
+    DRAIN,
+    FREE,
+    KEEP,
+    KV,
+    MERGE,
+    PRODUCE,
+    QUERY,
+    RECV,
+    SEND,
+    STATE,
+    Step,
+)
 from mcf.schedule.wire import Collective, Op, Stage, pack, unpack
 
 if TYPE_CHECKING:
@@ -43,12 +59,10 @@ class Node:
 
     def __init__(self, run: "Run", number: int) -> None:
         self.run, self.number, self.program, self.low = run, number, run.program, run.low
-        self.compute = Compute(run.program, number, run.num_positions)
+        self.compute = Compute(run.program, number)
         self.directory = Directory(run.board, run.low.sched, number, self._freed)
-        self.first_row = run.low.sched.node_rows(number).start
+        self.progress = NodeProgress(run.progress, number)
         self.heads = [0, 0]
-        self.chain_at = 0
-        self.taken: set[tuple[int, int]] = set()
         self.expected: dict[tuple[int, ...], deque[_Part]] = defaultdict(deque)
         self.left: dict[tuple[int, int], int] = {}
         self.arrived: dict[tuple[int, int, Message], dict[int, bytes]] = defaultdict(dict)
@@ -57,8 +71,7 @@ class Node:
         self.tags: dict[tuple[int, int], deque[int]] = defaultdict(deque)  # (tag, layer) of results -> their ticks
         self.kept: set[tuple[int, int, int]] = set()
         self.reading: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-        self._waits: dict[int, Callable[[Row, Instance], str]] = {
-            PRODUCE: self._wait_produce,
+        self._waits: dict[int, Callable[[Step, Instance], str]] = {
             SEND: self._wait_send,
             RECV: self._wait_recv,
             ATTEND: self._wait_attend,
@@ -66,7 +79,7 @@ class Node:
             DRAIN: self._wait_retire,
             FREE: self._wait_retire,
         }
-        self._deeds: dict[int, Callable[[Row, Instance], None]] = {
+        self._deeds: dict[int, Callable[[Step, Instance], None]] = {
             PRODUCE: self._produce,
             SEND: self._send,
             RECV: self._recv,
@@ -81,9 +94,7 @@ class Node:
     def blocked(self, inst: Instance) -> str:
         """What the instance waits for."""
         row = self.program.rows[inst.row]
-        if not self._after_done(row, inst):
-            return "the rows that it stands after"
-        return self._waits[row.kind](row, inst)
+        return self.progress.blocked(inst) or (self._waits[row.kind](row, inst) if row.kind in self._waits else "")
 
     def start(self, inst: Instance) -> None:
         """Run an instance; sends, receives and frees end later."""
@@ -93,41 +104,14 @@ class Node:
         if row.kind not in (SEND, RECV, FREE):
             self.run.end(inst.row, inst.it + row.ahead)
 
-    def _after_done(self, row: Row, inst: Instance) -> bool:
-        for target in self.program.after[inst.row]:
-            other = self.program.rows[target]
-            if not self.program.same_group(row, other):
-                if not self.run.has_ended(target):
-                    return False
-                continue
-            tick = inst.it + other.ahead
-            if 0 <= tick < self.program.ticks(other) and not self.run.ended[target][tick]:
-                return False
-        return True
-
-    def _wait_produce(self, row: Row, inst: Instance) -> str:
-        merge_row = self.program.final_merge.get((self.number, row.chunk))
-        if inst.it > 0 and merge_row is not None and not self.run.ended[merge_row][inst.it - 1]:
-            return "the layer before"
-        if row.stage != DECODE and (inst.row, 0) not in self.taken:
-            return "memory"
-        return ""
-
-    def _wait_send(self, row: Row, inst: Instance) -> str:
+    def _wait_send(self, row: Step, inst: Instance) -> str:
         if row.payload == KV:
             return self._wait_blocks(inst, row)
         return self._wait_queries(inst, row) if row.payload == QUERY else ""
 
-    def _wait_recv(self, row: Row, inst: Instance) -> str:
+    def _wait_recv(self, row: Step, inst: Instance) -> str:
         if row.payload == STATE and row.stage == DECODE and self.number in self.low.merges:
             return self._wait_slots(inst.it)
-        if row.payload != KV:
-            return ""
-        loop_slot = self.program.is_loop_slot(inst.row)
-        if (inst.row, -row.ahead if row.hold == KEEP or loop_slot else inst.it) not in self.taken:
-            return "memory"
-        if loop_slot and inst.it - 1 >= 0 and not self.used(inst.row, inst.it - 1):
-            return "a layer slot"
         return ""
 
     def _wait_slots(self, tick: int) -> str:
@@ -137,54 +121,44 @@ class Node:
         wanted = sum(1 << self.low.slot(tick, head) % NUM_SLOTS for head in heads)
         before = NUM_SLOTS // self.low.slots_per_tick
         old = tick - before
-        is_old_done = old < 0 or bool(self.run.ended[self.low.merges[self.number].row][old])
+        is_old_done = old < 0 or bool(self.run.progress.ended[self.low.merges[self.number].row][old])
         return "" if is_old_done and not self.run.board.armed(self.number) & wanted else "reduction slots"
 
-    def _wait_attend(self, row: Row, inst: Instance) -> str:
+    def _wait_attend(self, row: Step, inst: Instance) -> str:
         if row.stage == DECODE and self.number in self.low.merges and (reason := self._wait_slots(inst.it)):
             return reason
         return self._wait_queries(inst, row) or self._wait_blocks(inst, row)
 
-    def _wait_queries(self, inst: Instance, row: Row) -> str:
+    def _wait_queries(self, inst: Instance, row: Step) -> str:
         return "" if self.compute.has_queries(row, inst.it) else f"the queries of node {row.q}"
 
-    def _wait_blocks(self, inst: Instance, row: Row) -> str:
-        layer = (inst.it + row.ahead) % self.low.sched.meta.num_layers
+    def _wait_blocks(self, inst: Instance, row: Step) -> str:
+        layer = self.program.layer(inst.it + row.ahead)
         return "" if self.compute.has_blocks(self.program.cells[inst.row], layer) else "blocks that it does not hold"
 
-    def _wait_merge(self, row: Row, inst: Instance) -> str:
+    def _wait_merge(self, row: Step, inst: Instance) -> str:
         is_units = self._is_unit_merge(inst.row)
         if not is_units or len(self.results[inst.it]) == self.low.slots_per_tick:
             return ""
         return "its merged states"
 
-    def _wait_retire(self, row: Row, inst: Instance) -> str:
+    def _wait_retire(self, row: Step, inst: Instance) -> str:
         """Readers under way hold the entries: the directory waits for them, we only for those not yet under way."""
-        held = [] if row.kind == FREE else self.program.must_end[inst.row]
-        done = all(self.run.has_ended(r) for r in held) and all(map(self.run.all_started, self._users_before(inst.row)))
+        done = all(map(self.run.all_started, self.program.readers[inst.row]))
+        if row.kind == DRAIN:
+            done = done and all(map(self.run.progress.has_ended, self.program.bringers[inst.row]))
         return "" if done else "rows that bring or use its blocks"
-
-    def _users_before(self, index: int) -> list[int]:
-        before = np.arange(self.first_row, index)
-        steps = self.low.sched.steps
-        s = steps[before]
-        is_user = (s["kind"] == ATTEND) | ((s["kind"] == SEND) & (s["payload"] == KV))
-        return before[is_user & intersects(s, steps[index]) & (s["stage"] != DECODE)].tolist()  # type: ignore[no-any-return]
 
     # --- what a row does ---
 
-    def position(self, row: int) -> int:
-        """Place of a row in its node's list."""
-        return row - self.first_row
-
-    def _produce(self, row: Row, inst: Instance) -> None:
-        meta, layer = self.low.sched.meta, inst.it % self.low.sched.meta.num_layers
-        positions = self.compute.positions(row.chunk, self.number, inst.it)
+    def _produce(self, row: Step, inst: Instance) -> None:
+        meta, layer = self.low.sched.meta, self.program.layer(inst.it)
+        positions = self.program.positions(row.chunk, self.number, inst.it)
         q, k, v = self.run.tensors
         query = ALL if row.stage == DECODE else self.number
         self.compute.queries[row.chunk, query, inst.it] = q[layer, positions].copy()
         if row.stage == DECODE:
-            if self.compute.makes(inst.it // meta.num_layers):
+            if meta.generated_home(inst.it // meta.num_layers) == self.number:
                 self.compute.kv[layer][:, positions] = k[layer, positions], v[layer, positions]
             return
         self.compute.kv[layer][:, positions] = k[layer, positions], v[layer, positions]
@@ -192,16 +166,16 @@ class Node:
         self.compute.held |= {(cell, layer) for cell in cells}
         if layer == 0:
             self.kept |= set(cells)
-            self.directory.ask(KvOp.PRODUCE, cells, position=self.position(inst.row))
+            self.directory.ask(KvOp.PRODUCE, cells, position=self.program.place(inst.row))
 
-    def _attend(self, row: Row, inst: Instance) -> None:
+    def _attend(self, row: Step, inst: Instance) -> None:
         self.compute.states[inst.row, inst.it] = state = self.compute.attend(inst.row, inst.it)
         merge_of = self.low.merges.get(self.number)
         if merge_of is not None and inst.row in merge_of.inputs and row.stage == DECODE:
             self._arm(inst.it)
             self._send_state(inst.row, inst.it, state, to_self=True)
 
-    def _merge(self, row: Row, inst: Instance) -> None:
+    def _merge(self, row: Step, inst: Instance) -> None:
         if self._is_unit_merge(inst.row):
             parts = self.results.pop(inst.it)
             state = merge([parts[head] for head in sorted(parts)])
@@ -212,12 +186,12 @@ class Node:
         if self.program.final_merge.get((self.number, row.chunk)) == inst.row:
             self.run.write_out(row, inst.it, finish(state))
 
-    def _drain(self, row: Row, inst: Instance) -> None:
-        self.directory.ask(KvOp.DRAIN, self.program.cells[inst.row], position=self.position(inst.row))
+    def _drain(self, row: Step, inst: Instance) -> None:
+        self.directory.ask(KvOp.DRAIN, self.program.cells[inst.row], position=self.program.place(inst.row))
 
-    def _free(self, row: Row, inst: Instance) -> None:
+    def _free(self, row: Step, inst: Instance) -> None:
         cells = self.program.cells[inst.row]
-        self.directory.ask(KvOp.FREE, cells, position=self.position(inst.row), row=inst.row)
+        self.directory.ask(KvOp.FREE, cells, position=self.program.place(inst.row), row=inst.row)
         if not cells:
             self.run.end(inst.row, 0)
 
@@ -225,12 +199,12 @@ class Node:
         cells = self.program.cells[row]
         self.kept -= set(cells)
         self.compute.forget(cells, range(self.low.sched.meta.num_layers))
-        self.directory.changes += [(self.position(row), *cell, ABSENT) for cell in cells]
+        self.directory.changes += [(self.program.place(row), *cell, ABSENT) for cell in cells]
         self.run.end(row, 0)
 
     # --- sending ---
 
-    def _send(self, row: Row, inst: Instance) -> None:
+    def _send(self, row: Step, inst: Instance) -> None:
         if row.payload == KV:
             self._reading(inst.row, inst.it + row.ahead)
         self.run.depart(inst.row, inst.it + row.ahead)
@@ -238,11 +212,11 @@ class Node:
     def _reading(self, row: int, tick: int) -> None:
         """A send reads copies that are kept; those in layer slots have no other reader."""
         self.reading[row, tick] = [cell for cell in self.program.cells[row] if cell in self.kept]
-        self.directory.ask(KvOp.READ, self.reading[row, tick], position=self.position(row))
+        self.directory.ask(KvOp.READ, self.reading[row, tick], position=self.program.place(row))
 
     def sent(self, row: int, tick: int) -> None:
         """A send has reached all its receivers."""
-        self.directory.ask(KvOp.DONE, self.reading.pop((row, tick), []), position=self.position(row))
+        self.directory.ask(KvOp.DONE, self.reading.pop((row, tick), []), position=self.program.place(row))
 
     def launch(self, row: int, tick: int, to: int | None = None) -> None:
         """All receivers have posted, or node `to` alone: the payload goes to the network half, as descriptors."""
@@ -253,7 +227,7 @@ class Node:
             self._send_state(row, tick, state, to_self=False, way=self._way(to))
             return
         messages = self.low.messages[row]
-        layer = tick % self.low.sched.meta.num_layers
+        layer = self.program.layer(tick)
         parts = [self.compute.payload(step, message, tick, state) for message in messages]
         padded = [part + bytes(-len(part) % BEAT_BYTES) for part in parts]
         address = board.store(self.number, b"".join(padded))
@@ -284,7 +258,7 @@ class Node:
 
     # --- receiving ---
 
-    def _recv(self, row: Row, inst: Instance) -> None:
+    def _recv(self, row: Step, inst: Instance) -> None:
         tick = inst.it + row.ahead
         if row.payload == KV:
             self._post_kv(row, inst, tick)
@@ -294,16 +268,16 @@ class Node:
             self._expect(inst.row, row, tick)
         self.run.board.post(self.number, [self._credit(row, tick)])
 
-    def _post_kv(self, row: Row, inst: Instance, tick: int) -> None:
+    def _post_kv(self, row: Step, inst: Instance, tick: int) -> None:
         cells, layers = self.program.cells[inst.row], self.low.sched.meta.num_layers
         if self.program.is_loop_slot(inst.row) and inst.it > 0:
             self.release(inst.row, inst.it - 1)
         if row.hold == KEEP and tick % layers == 0:
-            self.directory.ask(KvOp.RECV, cells, position=self.position(inst.row))
+            self.directory.ask(KvOp.RECV, cells, position=self.program.place(inst.row))
             self.kept |= set(cells)
 
-    def _expect(self, recv: int, row: Row, tick: int) -> None:
-        layer, count = tick % self.low.sched.meta.num_layers, 0
+    def _expect(self, recv: int, row: Step, tick: int) -> None:
+        layer, count = self.program.layer(tick), 0
         for message in self.low.messages[row.ref]:
             header = header_of(self.low, row.ref, message, layer=layer)
             for segment in range(-(-message.num_beats // SEGMENT_BEATS)):
@@ -312,9 +286,9 @@ class Node:
                 count += 1
         self.left[recv, tick] = count
 
-    def _credit(self, row: Row, tick: int) -> int:
+    def _credit(self, row: Step, tick: int) -> int:
         """A header to the sender: the row that may now send, by its place in the sender's list."""
-        place = row.ref - self.low.sched.node_rows(row.dst).start
+        place = self.program.place(row.ref)
         header = {
             "stage": Stage.CONTROL,
             "op": Op.CREDIT,
@@ -325,7 +299,7 @@ class Node:
             "block": place % (1 << _POSITION_BITS),
             "head": place >> _POSITION_BITS & 31,
             "is_v": place >> _POSITION_BITS + 5,
-            "layer": tick % self.low.sched.meta.num_layers,
+            "layer": self.program.layer(tick),
             "len": 0,
         }
         return pack_descriptor(header)
@@ -348,7 +322,7 @@ class Node:
         header = unpack(packet.header)
         if header["op"] == Op.CREDIT:
             place = header["block"] | header["head"] << _POSITION_BITS | header["is_v"] << _POSITION_BITS + 5
-            self.run.credits[self.first_row + place][header["src"]] += 1
+            self.run.credits[self.low.sched.node_rows(self.number).start + place][header["src"]] += 1
         elif header["op"] == Op.REDUCE_RESULT:
             self._result(header, packet)
         else:
@@ -371,13 +345,13 @@ class Node:
 
     def _received(self, recv: int, tick: int, cycle: int) -> None:
         row, cells = self.program.rows[recv], self.program.cells[recv]
-        layer = tick % self.low.sched.meta.num_layers
+        layer = self.program.layer(tick)
         if row.payload == KV:
             self.compute.held |= {(cell, layer) for cell in cells}
             if row.hold != KEEP:
-                self.directory.ask(KvOp.STREAM, cells, position=self.position(recv), layer=layer)
+                self.directory.ask(KvOp.STREAM, cells, position=self.program.place(recv), layer=layer)
             elif layer == 0:
-                self.directory.ask(KvOp.ARRIVE, cells, position=self.position(recv))
+                self.directory.ask(KvOp.ARRIVE, cells, position=self.program.place(recv))
         self.run.delivered(recv, tick, cycle)
 
     def _result(self, header: dict[str, int], packet: Packet) -> None:
@@ -414,54 +388,23 @@ class Node:
 
     def run_memory(self) -> int:
         """Take and give back memory in list order, across lanes, until something has to wait; returns how often."""
-        chain, done = self.program.nodes[self.number].chain, 0
-        while self.chain_at < len(chain) and self._can_move(chain[self.chain_at]):
-            self._move(chain[self.chain_at])
-            self.chain_at += 1
+        done = 0
+        while (event := self.progress.step()) is not None:
+            self._move(event)
             done += 1
         return done
 
-    def has_memory_left(self) -> bool:
-        """Say whether memory events have not happened yet."""
-        return self.chain_at < len(self.program.nodes[self.number].chain)
-
-    def _can_move(self, event: MemoryEvent) -> bool:
-        if event.kind == TAKE:
-            return True
-        if self.program.rows[event.row].kind == FREE:
-            return self.run.has_ended(event.row)
-        if self.program.is_loop_slot(event.row):
-            return all(self.run.has_ended(row) for row in (event.row, *self.program.users.get(event.row, ())))
-        return self.used(event.row, event.it)
-
     def _move(self, event: MemoryEvent) -> None:
-        row = self.program.rows[event.row]
-        if event.kind == TAKE:
-            self.compute.take(self.compute.size(event.row))
-            self.taken.add((event.row, event.it))
-        else:
-            self.compute.take(-self.compute.size(event.row))
-            for tick in self._ticks_left(event, row):
-                self.release(event.row, tick)
-        self.run.sample(self.number, self.compute.bytes, row.chunk)
-
-    def _ticks_left(self, event: MemoryEvent, row: Row) -> range:
-        """Payload ticks whose copies still stand when the slots are given back."""
-        if self.program.is_loop_slot(event.row):
-            ticks = self.program.ticks(row)
-            return range(max(ticks - row.ahead - 1, 0), ticks)
-        return range(event.it, event.it + 1) if row.kind == RECV else range(0)
+        self.compute.move(event)
+        for tick in self.progress.ticks_left(event):
+            self.release(event.row, tick)
+        self.run.sample(self.number, self.compute.bytes, self.program.rows[event.row].chunk)
 
     # --- layer slots ---
 
-    def used(self, recv: int, tick: int) -> bool:
-        """Say whether one layer's copy of a receive has arrived and served all its users."""
-        return all(self.run.ended[row][tick] for row in (recv, *self.program.users.get(recv, ())))
-
     def release(self, recv: int, tick: int) -> None:
         """Give up one layer's copy of a stream receive."""
-        last, layer = self.program.last_use[recv], tick % self.low.sched.meta.num_layers
-        at = self.position(last if last >= 0 else self.program.group_end[recv])
+        layer, at = self.program.layer(tick), self.program.release_place(recv)
         self.directory.ask(KvOp.RELEASE, self.program.cells[recv], position=at, layer=layer)
         self.compute.forget(self.program.cells[recv], [layer])
 

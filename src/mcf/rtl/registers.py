@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mcf.rtl.descriptor import DESCRIPTOR_WORDS
+from mcf.rtl.entry import NUM_ROUTES, Port
 
 ADDRESS_BITS = 16
 IDENTITY = 0x3146434D  # "MCF1" as bytes
@@ -16,9 +17,8 @@ VERSION = 1
 
 NUM_DESCRIPTORS = 64
 NUM_COMPLETIONS = 64
-NUM_ROUTES = 1024
 NUM_SLOTS = 32
-PORTS = ("north", "east", "south", "west", "local")
+PORTS = tuple(port.name.lower() for port in Port)
 
 
 class Access(Enum):

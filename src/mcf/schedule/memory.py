@@ -70,7 +70,7 @@ def peak_bytes(sched: Schedule) -> Array:
 
     For schedules whose other laws hold; `verify` replays the same numbers row by row.
     """
-    taken = _taken(sched)
+    taken = taken_bytes(sched)
     back = np.zeros(len(sched), dtype=np.int64)
     keys = group_keys(sched.steps, sched.meta.num_chunks)
     streams = np.flatnonzero((sched.steps["kind"] == RECV) & (sched.steps["hold"] == STREAM))
@@ -110,7 +110,7 @@ def _in_use_later(sched: Schedule, keys: Array, taken: Array, back: Array, strea
     return out
 
 
-def _taken(sched: Schedule) -> Array:
+def taken_bytes(sched: Schedule) -> Array:
     """[R] bytes that a row takes; what a free gives back is negative."""
     s, meta = sched.steps, sched.meta
     out = np.zeros(len(s), dtype=np.int64)

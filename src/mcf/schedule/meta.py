@@ -1,7 +1,8 @@
 """What a schedule says about itself: sizes, budgets, topology. Values only, checked at birth."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import Any
 
 from mcf.errors import ScheduleError
 
@@ -9,7 +10,7 @@ PAGE_TOKENS = 64
 INT4_BYTES = 0.5  # two elements to a byte
 UNLIMITED = -1
 MAX_NODES = 2**16
-LATER = ("kv_scale_bytes",)  # fields that a schedule's forms leave out at their default
+_LATER = ("kv_scale_bytes",)  # fields that the format took on later
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,14 @@ class ScheduleMeta:
         """Query heads per KV head."""
         return self.num_q_heads // self.num_kv_heads
 
+    def said(self) -> dict[str, Any]:
+        """What the forms of a schedule write: every field, but later ones only where they say something.
+
+        So schedules without a later field keep their bytes and their hash.
+        """
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, default) in values.items() if name not in _LATER or value != default}
+
     def kv_row_bytes(self, num_heads: int | None = None) -> int:
         """KV bytes of one token in one layer (eq. 1 without L), for `num_heads` KV heads (default all)."""
         heads = self.num_kv_heads if num_heads is None else num_heads
@@ -96,6 +105,10 @@ class ScheduleMeta:
     def page_bytes(self) -> int:
         """Bytes of one page of one layer, all KV heads."""
         return self.page_tokens * self.kv_row_bytes()
+
+    def generated_home(self, token: int) -> int:
+        """Node that makes and owns generated token number `token` (semantics 7)."""
+        return token // self.page_tokens % self.num_nodes
 
     def pages(self, num_tokens: int) -> int:
         """Pages that hold `num_tokens` tokens."""

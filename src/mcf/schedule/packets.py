@@ -29,7 +29,7 @@ BEAT_BYTES = 16
 SEGMENT_BEATS = 64  # so that a receiver's FIFO of 128 beats holds two
 STATE_ELEMENT_BYTES = 4
 
-_STAGES = {PREFILL: Stage.PREFILL, CONVERGE: Stage.CONVERGE, DECODE: Stage.DECODE}
+STAGES = {PREFILL: Stage.PREFILL, CONVERGE: Stage.CONVERGE, DECODE: Stage.DECODE}
 
 
 def headers_of(sched: Schedule, row: int, *, slot: int = 0, position: int | None = None) -> Array:
@@ -45,15 +45,23 @@ def headers_of(sched: Schedule, row: int, *, slot: int = 0, position: int | None
         raise ScheduleError(
             f"row {row} is a {KIND_NAMES[step.kind]}: expected a send, drain or free: only they have packets"
         )
-    moves_kv = step.kind != SEND or step.payload == KV
-    blocks, tokens = _tiles(_kv_spans(sched, step) if moves_kv else _query_spans(sched, step, position))
-    out = _messages(sched, step, blocks, halves=2 if moves_kv else 1)
+    blocks, tokens = blocks_of(sched, step, position)
+    out = _messages(sched, step, blocks, halves=2 if _moves_kv(step) else 1)
     out["slot"] = slot
     if step.kind != SEND:
         return out
     per_message = len(out) // len(blocks)
-    num_beats = -(-np.tile(tokens, per_message) * _token_bytes(sched, step) // BEAT_BYTES)
+    num_beats = -(-np.tile(tokens, per_message) * token_bytes(sched, step) // BEAT_BYTES)
     return _segments(out, num_beats)
+
+
+def blocks_of(sched: Schedule, step: Step, position: int | None) -> tuple[Array, Array]:
+    """Numbers of the blocks that a row's packets are about, ascending, and the tokens of each; `position` as above."""
+    return _tiles(_kv_spans(sched, step) if _moves_kv(step) else _query_spans(sched, step, position))
+
+
+def _moves_kv(step: Step) -> bool:
+    return step.kind != SEND or step.payload == KV
 
 
 def op_of(step: Step) -> Op:
@@ -106,7 +114,7 @@ def _messages(sched: Schedule, step: Step, blocks: Array, *, halves: int) -> Arr
     for name, values in zip(("layer", "head", "is_v", "block"), axes, strict=True):
         out[name] = values.reshape(-1)
     is_tree = step.kind == SEND and step.dst < 0
-    out["ver"], out["stage"], out["op"] = VERSION, _STAGES[step.stage], op_of(step)
+    out["ver"], out["stage"], out["op"] = VERSION, STAGES[step.stage], op_of(step)
     out["collective"] = Collective.MULTICAST if is_tree else Collective.P2P
     out["src"] = out["dst_root"] = step.node
     out["dst_node"] = step.dst if step.kind == SEND and not is_tree else step.node
@@ -115,7 +123,7 @@ def _messages(sched: Schedule, step: Step, blocks: Array, *, halves: int) -> Arr
     return out
 
 
-def _token_bytes(sched: Schedule, step: Step) -> int:
+def token_bytes(sched: Schedule, step: Step) -> int:
     """Payload bytes per token of one message: one KV head, keys or values; or the query heads that share a KV head."""
     meta = sched.meta
     if step.payload == KV:

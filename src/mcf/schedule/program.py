@@ -11,48 +11,30 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mcf.errors import ScheduleError
 from mcf.schedule.deadlock import last_uses, use_pairs
 from mcf.schedule.passes import intersects
-from mcf.schedule.schedule import Schedule
-from mcf.schedule.steps import ALL, ATTEND, DECODE, DRAIN, FREE, KEEP, KV, MERGE, PREFILL, PRODUCE, RECV, SEND, STREAM
+from mcf.schedule.schedule import Array, Schedule
+from mcf.schedule.steps import (
+    ALL,
+    ATTEND,
+    CONVERGE,
+    DECODE,
+    DRAIN,
+    FREE,
+    KEEP,
+    KV,
+    MERGE,
+    PREFILL,
+    PRODUCE,
+    RECV,
+    SEND,
+    STREAM,
+    Step,
+)
 
 TAKE, GIVE = 0, 1
 ALL_ITERATIONS = -1000  # of a memory event that closes a group: slots held for the whole loop
-
-
-class Row(NamedTuple):
-    """One step; the columns of `mcf.schedule.steps`."""
-
-    kind: int
-    lane: int
-    stage: int
-    node: int
-    chunk: int
-    c_lo: int
-    c_hi: int
-    m_lo: int
-    m_hi: int
-    h_lo: int
-    h_hi: int
-    payload: int
-    hold: int
-    ahead: int
-    q: int
-    dst: int
-    route: int
-    ref: int
-    after_lo: int
-    after_hi: int
-
-    @property
-    def is_retire(self) -> bool:
-        """Say whether the row stands outside the layer loop."""
-        return self.kind in (DRAIN, FREE)
-
-    @property
-    def is_kv_recv(self) -> bool:
-        """Say whether the row posts memory for KV."""
-        return self.kind == RECV and self.payload == KV
 
 
 class Instance(NamedTuple):
@@ -81,10 +63,13 @@ class NodeProgram:
 class Program:
     """Everything about a schedule's rows that does not change while it runs."""
 
-    def __init__(self, sched: Schedule, num_ticks: dict[int, int]) -> None:
-        self.sched = sched
-        self.num_ticks = num_ticks
-        self.rows = [Row(*step) for step in sched.steps.tolist()]
+    def __init__(self, sched: Schedule, decode_tokens: int) -> None:
+        """Unroll a schedule for so many generated tokens. Raises ScheduleError where it has no room for them."""
+        check_decode(sched, decode_tokens)
+        self.sched, self.decode_tokens = sched, decode_tokens
+        layers = sched.meta.num_layers
+        self.num_ticks = {PREFILL: layers, CONVERGE: layers, DECODE: layers * decode_tokens}
+        self.rows = [Step(*step) for step in sched.steps.tolist()]
         self.after = [sched.after[r.after_lo : r.after_hi].tolist() for r in self.rows]
         pairs = use_pairs(sched)
         self.last_use = last_uses(sched, pairs).tolist()
@@ -101,17 +86,47 @@ class Program:
         self.final_merge = self._final_merges()
         self.group_end: dict[int, int] = {}
         self.nodes = [self._unroll(n) for n in range(sched.meta.num_nodes)]
-        self.must_end = {i: self._must_end(i) for i, r in enumerate(self.rows) if r.is_retire}
+        earlier = {i: self._earlier(i) for i, r in enumerate(self.rows) if r.is_retire}
+        self.bringers = {i: rows for i, (rows, _) in earlier.items()}
+        self.readers = {i: rows for i, (_, rows) in earlier.items()}
 
-    def ticks(self, row: Row) -> int:
+    def must_end(self, i: int) -> list[int]:
+        """Earlier rows of the list whose every run a drain (arrivals) or a free (uses) waits for."""
+        return self.bringers[i] if self.rows[i].kind == DRAIN else self.readers[i]
+
+    def recv_and_users(self, recv: int) -> tuple[int, ...]:
+        """A receive and the rows that use what it brings."""
+        return recv, *self.users.get(recv, ())
+
+    def place(self, row: int) -> int:
+        """Place of a row in its node's list."""
+        return row - self.sched.node_rows(self.rows[row].node).start
+
+    def release_place(self, recv: int) -> int:
+        """Place in the list behind which one layer's copy of a stream receive is given up."""
+        last = self.last_use[recv]
+        return self.place(last if last >= 0 else self.group_end[recv])
+
+    def layer(self, tick: int) -> int:
+        """Layer of a payload tick."""
+        return tick % self.sched.meta.num_layers
+
+    def positions(self, chunk: int, node: int, tick: int) -> Array:
+        """Token positions of a node's pieces of a chunk; of the running token in decode."""
+        meta = self.sched.meta
+        if chunk == meta.num_chunks:
+            return np.array([meta.prompt_tokens + tick // meta.num_layers])
+        return np.concatenate([np.arange(lo, hi) for lo, hi in self.sched.spans(chunk, node)])
+
+    def ticks(self, row: Step) -> int:
         """How often a row runs."""
         return 1 if row.is_retire else self.num_ticks[row.stage]
 
-    def same_group(self, a: Row, b: Row) -> bool:
+    def same_group(self, a: Step, b: Step) -> bool:
         """Say whether two rows of a node run in one loop."""
         return (a.chunk, a.stage) == (b.chunk, b.stage) and not a.is_retire and not b.is_retire
 
-    def _live_cells(self, r: Row) -> list[tuple[int, int, int]]:
+    def _live_cells(self, r: Step) -> list[tuple[int, int, int]]:
         """Blocks (chunk, maker, head group) of a row's set that have prompt tokens, in (maker, chunk) order."""
         tokens, groups = self.sched.tokens, self.sched.groups(r.h_lo, r.h_hi)
         return [
@@ -122,7 +137,7 @@ class Program:
             for g in range(groups.start, groups.stop)
         ]
 
-    def _send_edges(self, r: Row) -> list[tuple[tuple[tuple[int, int], ...], int, int]]:
+    def _send_edges(self, r: Step) -> list[tuple[tuple[tuple[int, int], ...], int, int]]:
         """(links crossed, node that must have it first, receiver) of each delivery."""
         route = self.sched.routes[r.route] if r.route >= 0 else ((r.node, r.dst),)
         return [(route, r.node, r.dst)] if r.dst >= 0 else [(((a, b),), a, b) for a, b in route]
@@ -174,12 +189,31 @@ class Program:
         if takes:
             out.chain.append(MemoryEvent(TAKE, i, it))
 
-    def _must_end(self, i: int) -> list[int]:
-        """Earlier rows of the list whose every run a drain (arrivals) or a free (uses) waits for."""
-        r = self.rows[i]
-        before = np.arange(self.sched.node_bounds[r.node], i)
+    def _earlier(self, i: int) -> tuple[list[int], list[int]]:
+        """Earlier rows of the list, but for decode, that bring the blocks of a drain or free, and that read them."""
+        before = np.arange(self.sched.node_bounds[self.rows[i].node], i)
         s = self.sched.steps[before]
-        held = (s["kind"] == PRODUCE) | ((s["kind"] == RECV) & (s["payload"] == KV) & (s["hold"] == KEEP))
-        used = (s["kind"] == ATTEND) | ((s["kind"] == SEND) & (s["payload"] == KV))
-        hit = (held if r.kind == DRAIN else used) & intersects(s, self.sched.steps[i]) & (s["stage"] != DECODE)
-        return before[hit].tolist()  # type: ignore[no-any-return]
+        touches = intersects(s, self.sched.steps[i]) & (s["stage"] != DECODE)
+        brings = (s["kind"] == PRODUCE) | ((s["kind"] == RECV) & (s["payload"] == KV) & (s["hold"] == KEEP))
+        reads = (s["kind"] == ATTEND) | ((s["kind"] == SEND) & (s["payload"] == KV))
+        return before[touches & brings].tolist(), before[touches & reads].tolist()
+
+
+def check_decode(sched: Schedule, decode_tokens: int) -> None:
+    """Raise ScheduleError for more tokens than a schedule has room for, and where it cannot decode at all."""
+    room = sched.meta.max_new_tokens
+    if not 0 <= decode_tokens <= room:
+        raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has room for {room}; plan with more")
+    if decode_tokens and not (sched.steps["stage"] == DECODE).any():
+        raise ScheduleError(f"got {decode_tokens} tokens to decode: the schedule has no decode rows; plan them")
+
+
+def check_tensors(program: Program, **tensors: Array) -> tuple[Array, ...]:
+    """Return q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d] in float64. Raises ScheduleError for other shapes."""
+    meta = program.sched.meta
+    for name, value in tensors.items():
+        heads = meta.num_q_heads if name == "q" else meta.num_kv_heads
+        expected = (meta.num_layers, meta.prompt_tokens + program.decode_tokens, heads, meta.head_dim)
+        if value.shape != expected:
+            raise ScheduleError(f"got {name} of shape {value.shape}: the schedule expects {expected}")
+    return tuple(np.asarray(value, dtype=np.float64) for value in tensors.values())

@@ -58,3 +58,13 @@ class Step(NamedTuple):
     ref: int
     after_lo: int
     after_hi: int
+
+    @property
+    def is_retire(self) -> bool:
+        """Say whether the row stands outside the layer loop."""
+        return self.kind in (DRAIN, FREE)
+
+    @property
+    def is_kv_recv(self) -> bool:
+        """Say whether the row posts memory for KV."""
+        return self.kind == RECV and self.payload == KV

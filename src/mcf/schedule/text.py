@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 import numpy as np
 
 from mcf.errors import ScheduleError
-from mcf.schedule.meta import INT4_BYTES, LATER, ScheduleMeta
+from mcf.schedule.meta import INT4_BYTES, ScheduleMeta
 from mcf.schedule.pieces import PIECE
 from mcf.schedule.schedule import Array, Schedule
 from mcf.schedule.steps import (
@@ -42,11 +42,8 @@ def dump(sched: Schedule) -> str:
 
 def _lines(sched: Schedule) -> Iterator[str]:
     yield HEADER
-    for field in fields(ScheduleMeta):
-        value = getattr(sched.meta, field.name)
-        if field.name in LATER and value == field.default:
-            continue
-        yield f"meta {field.name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+    for name, value in sched.meta.said().items():
+        yield f"meta {name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
     for p in sched.pieces.tolist():
         yield f"piece c{p[0]} n{p[1]} {p[2]}:{p[3]}"
     for o in sched.owners.tolist():

@@ -7,13 +7,15 @@ little-endian, so that byte 0 holds bits 7..0. `hcrc` is the CRC of bits 111..0,
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcf.errors import ScheduleError
 from mcf.schedule.crc16 import crc16, crc16_many
-from mcf.schedule.schedule import Array
 
+Array = NDArray[Any]
 VERSION = 1
 HEADER_BITS = 128
 HEADER_BYTES = HEADER_BITS // 8

@@ -2,8 +2,8 @@
 
 Events are (time, rank, instance): ties go first to what ends, then to what has passed a line, then to requests for a
 link or a sender's port, then for a receiver's port; among requests to what the running layer needs before what is
-fetched ahead; then to the lower instance, which is the order of rows (at a sender's port
-of the send, else of the receive).
+fetched ahead; then to the lower instance, which is the order of rows (at a sender's port of the send, else of the
+receive).
 """
 
 from array import array
@@ -44,9 +44,7 @@ class Machine:
         self.busy = [False for _ in nodes]
         self.memory = [self.program.memory(n) for n in nodes]
         self.next_memory = [0 for _ in nodes]
-        self.samples = array(
-            "d"
-        )  # time, node, row, 1 for memory that it takes and -1 for what it gives back; and so on
+        self.samples = array("d")  # time, node, row, 1 for memory that is taken or -1 for given back; and the next
         self.waiting: dict[int, list[int]] = {}  # what has to happen -> walkers that then look again
         self.awake: list[int] = [WALKERS * n + walker for n in nodes for walker in (COMPUTE, NIC, LEDGER)]
 

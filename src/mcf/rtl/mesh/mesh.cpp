@@ -132,7 +132,6 @@ struct Producer {
     uint64_t address = 0;
     uint32_t left = 0;
     uint32_t total = 0;
-    uint64_t refused = 0;
 };
 
 struct Mesh {
@@ -247,10 +246,8 @@ void transfer_producer(Producer &p) {
     if (out.valid && out.ready) {
         p.address = out.words[0] | uint64_t(out.words[1] & 0xff) << 32;
         p.left = out.words[1] >> 8 & 0xffff;
-        if (p.address + 16ull * p.left > p.memory.size()) {
-            p.refused++;
-            p.left = 0;
-        }
+        if (p.address + 16ull * p.left > p.memory.size())
+            p.left = 0; // beyond the memory: no answer
     }
 }
 
@@ -409,8 +406,6 @@ void mesh_memory(Mesh *mesh, int producer, uint64_t address, const uint8_t *byte
         memory.resize(address + size);
     memcpy(memory.data() + address, bytes, size);
 }
-
-uint64_t mesh_refused(Mesh *mesh, int producer) { return mesh->producers[producer]->refused; }
 
 void mesh_poke(Mesh *mesh, int instance, int at, const uint32_t *words, int num_words) {
     Instance &it = *mesh->instances[instance];
