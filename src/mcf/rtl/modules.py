@@ -27,6 +27,7 @@ MODULES: Mapping[str, str] = {
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
     "gemv": "mcf.rtl.hdl.gemv:Gemv",
     "dma_read": "mcf.rtl.hdl.dma_read:DmaPingPong",
+    "dma_write": "mcf.rtl.hdl.dma_write:DmaWrite",
 }
 
 
