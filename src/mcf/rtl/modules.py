@@ -30,6 +30,7 @@ MODULES: Mapping[str, str] = {
     "scale_acc": "mcf.rtl.hdl.scale_acc:ScaleAcc",
     "tiles": "mcf.rtl.hdl.tiles:TileBuffer",
     "dma_read": "mcf.rtl.hdl.dma_read:DmaPingPong",
+    "dma_write": "mcf.rtl.hdl.dma_write:DmaWrite",
 }
 
 

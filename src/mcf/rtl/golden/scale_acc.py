@@ -19,4 +19,5 @@ def scaled_rows(partials: Ints, scales: Ints, shift: int) -> Ints:
     assert (np.abs(sums) < 1 << SUM_BITS - 1).all(), "the sum of all groups has 48 bits"
     rounded = (sums + (np.int64(1) << shift >> 1)) >> shift
     limit = 1 << ROW_BITS - 1
-    return np.clip(rounded, -limit, limit - 1)
+    kept: Ints = np.clip(rounded, -limit, limit - 1)
+    return kept

@@ -1,5 +1,7 @@
 """Sums of groups times their scales, added up over a row's groups in one multiplier; rows leave as 32-bit integers."""
 
+from itertools import pairwise
+
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
@@ -72,7 +74,7 @@ class ScaleAcc(Component):
         layout = data.StructLayout({"valid": 1, "row": range(self.rows_per_group), **GroupCommand.members})
         stages = [Signal(layout, name=f"stage{age}") for age in range(1, 5)]
         with m.If(self.move):
-            m.d.sync += [stages[0].eq(Cat(take, partial.row, group)), *(b.eq(a) for a, b in zip(stages, stages[1:]))]
+            m.d.sync += [stages[0].eq(Cat(take, partial.row, group)), *(b.eq(a) for a, b in pairwise(stages))]
         return stages
 
     def _accumulate(self, m: Module, stages: list[data.View]) -> Value:
