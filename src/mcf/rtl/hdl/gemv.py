@@ -1,8 +1,8 @@
-"""Matrix times vector: 128 INT4 weights and one activation of 12 bits a cycle, two rows in each multiplier.
+"""Matrix times vector: 128 INT4 weights and one activation a cycle, two rows in each multiplier.
 
 A multiplier holds w_hi * 2^22 + w_lo and multiplies both with one activation; the two sums of a group build up side by
-side in its 48 bits. A sum of up to 128 products lies in (-2^21, 2^21], so 22 bits say which it is: the pattern
-10...0 is +2^21. A low sum below zero has taken one from the high one, which is given back when the rows are read.
+side in its 48 bits. A sum lies in (-2^21, 2^21] (mcf.rtl.golden.gemv), so 22 bits say which it is: the pattern 10...0
+is +2^21. A low sum below zero has taken one from the high one, which is given back when the rows are read.
 """
 
 from collections.abc import Sequence
