@@ -39,12 +39,12 @@ def test_what_was_packed_is_unpacked(op: ComputeOp, values: dict[str, int]) -> N
         (
             ComputeOp.GEMV,
             {**GEMV, "vectors": 11},
-            "GEMV: got 11 vectors of 12 groups from place 0 .* within 2048 places",
+            "GEMV: got 11 vectors of 12 groups .* within 2048 places",
         ),
         (
             ComputeOp.GEMV,
             {**GEMV, "count": 40},
-            "GEMV: got a row tile of 5280 beats for 2 vectors: expected at most 4096",
+            "GEMV: got a row tile of 5280 beats for 2 vectors: .* 4096",
         ),
         (ComputeOp.ATTEND, {**ATTEND, "count": 14}, "ATTEND: got 14 heads from slot 3 on: .* within 16 slots"),
         (ComputeOp.ATTEND, {**ATTEND, "place": 2000}, "ATTEND: got 6 queries from place 2000 on"),

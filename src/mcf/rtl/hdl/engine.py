@@ -5,21 +5,20 @@ them. `mcf.rtl.hdl.compute` joins the two.
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth.hdl import Cat, Module, Signal, signed
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from mcf.rtl.commands import BUFFER_BEATS, NUM_PORTS, ROW_BEATS
-from mcf.rtl.golden.gemv import FIELD_BITS, ROWS
-from mcf.rtl.golden.scale_acc import ROW_BITS, SCALE_BITS
+from mcf.rtl.hdl.attn_tile import ActivationStream, PartialStream, RowStream, ScaleStream, TileCommand
 from mcf.rtl.hdl.axi import AxiRead, AxiWrite
 from mcf.rtl.hdl.command import Command, Kind
 from mcf.rtl.hdl.dma_read import DmaPingPong
 from mcf.rtl.hdl.dma_write import DmaWrite
-from mcf.rtl.hdl.feed import Feed, Head, Portion
+from mcf.rtl.hdl.feed import Feed, Portion
 from mcf.rtl.hdl.fetch import Fetch, Run
 from mcf.rtl.hdl.gemv import Gemv
-from mcf.rtl.hdl.operands import WEIGHT_BITS, Operands
+from mcf.rtl.hdl.operands import Operands
 from mcf.rtl.hdl.queue import Queue
 from mcf.rtl.hdl.row_store import RowStore
 from mcf.rtl.hdl.scale_acc import ScaleAcc
@@ -28,7 +27,6 @@ from mcf.rtl.hdl.steps import Steps
 from mcf.rtl.hdl.tiles import TileBuffer
 
 IN_FLIGHT = 8  # commands that are not done, and steps that wait in each queue
-ValueSum = data.StructLayout({"row": range(ROWS), "value": signed(FIELD_BITS), "last": 1})
 _SumRoute = data.StructLayout({"kind": 2, "ends": 1, "event": 8})
 _RowRoute = data.StructLayout({"kind": 2, "address": 36, "ends": 1, "event": 8})
 _Stored = data.StructLayout({"ends": 1, "event": 8})
@@ -51,11 +49,11 @@ class Engine(Component):
                 "sets": Out(stream.Signature(8)),
                 "reads": Out(AxiRead).array(NUM_PORTS),
                 "write": Out(AxiWrite),
-                "heads": Out(stream.Signature(Head)),
-                "scores": Out(stream.Signature(signed(ROW_BITS))),
-                "value_scales": Out(stream.Signature(SCALE_BITS)),
-                "weighted": In(stream.Signature(WEIGHT_BITS)),
-                "sums": Out(stream.Signature(ValueSum)),
+                "heads": Out(stream.Signature(TileCommand)),
+                "scores": Out(RowStream),
+                "value_scales": Out(ScaleStream),
+                "weighted": In(ActivationStream),
+                "sums": Out(PartialStream),
                 "failed": Out(range(NUM_PORTS + 2)),
                 "busy": Out(1),
             }

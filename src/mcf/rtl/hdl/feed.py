@@ -8,6 +8,7 @@ from amaranth.lib.wiring import Component, In, Out
 from mcf.rtl.commands import NUM_SLOTS, SLOTS_PER_BEAT
 from mcf.rtl.golden.gemv import WIDE_BITS
 from mcf.rtl.golden.tiles import SCALE_BEATS
+from mcf.rtl.hdl.attn_tile import TileCommand
 from mcf.rtl.hdl.beat import BEAT_BITS
 from mcf.rtl.hdl.command import Kind, Step
 from mcf.rtl.hdl.operands import Operand
@@ -16,8 +17,6 @@ Wide = data.StructLayout({"data": WIDE_BITS, "last": 1})
 Portion = data.StructLayout(
     {name: Step[name].shape for name in ("kind", "place", "columns", "tokens", "slot", "finish", "child")}
 )
-# What the attention unit is told of a tile and a query head.
-Head = data.StructLayout({"tokens": 8, "slot": 4, "q_scale": 16, "shift": 5, "finish": 1, "child": 4})
 _BEATS = NUM_SLOTS // SLOTS_PER_BEAT
 
 
@@ -39,7 +38,7 @@ class Feed(Component):
                 "row_scales": Out(stream.Signature(WIDE_BITS)),
                 "value_scales": Out(stream.Signature(WIDE_BITS)),
                 "operands": Out(stream.Signature(Operand)),
-                "heads": Out(stream.Signature(Head)),
+                "heads": Out(stream.Signature(TileCommand)),
             }
         )
 

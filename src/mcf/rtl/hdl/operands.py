@@ -6,10 +6,11 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out
 
 from mcf.rtl.commands import NUM_PLACES, PER_PLACE
+from mcf.rtl.golden.attention import ACTIVATION_BITS as WEIGHT_BITS
 from mcf.rtl.golden.gemv import ACTIVATION_BITS
+from mcf.rtl.hdl.attn_tile import ActivationStream
 from mcf.rtl.hdl.beat import BEAT_BITS
 
-WEIGHT_BITS = 17  # of the softmax's activations, which have no sign
 _LANE = (PER_PLACE - 1).bit_length()
 Operand = data.StructLayout({"outside": 1, "place": range(NUM_PLACES), "count": 8})
 
@@ -25,7 +26,7 @@ class Operands(Component):
             {
                 "writes": In(stream.Signature(write, always_ready=True)),
                 "commands": In(stream.Signature(Operand)),
-                "outside": In(stream.Signature(WEIGHT_BITS)),
+                "outside": In(ActivationStream),
                 "activations": Out(stream.Signature(signed(ACTIVATION_BITS))),
             }
         )

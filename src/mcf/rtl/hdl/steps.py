@@ -23,15 +23,17 @@ class Steps(Component):
         super().__init__({"plans": In(stream.Signature(Command)), "steps": Out(stream.Signature(Step))})
 
     def elaborate(self, platform: object) -> Module:
-        """`here` is the position of the next tile that nobody has read."""
+        """`here` is the position of the next tile that nobody has read. What is last is known a cycle before a step."""
         m = Module()
+        self.goes, is_ready = Signal(), Signal()
+        m.d.comb += [self.steps.valid.eq(is_ready), self.goes.eq(is_ready & self.steps.ready)]
         self.command = Signal(Command)
         self.here, self.base = Signal(POSITION_BITS), Signal(POSITION_BITS)
         self.place = Signal(11)
         command, plan = self.command, self.plans.payload
         m.d.comb += [self.steps.payload[name].eq(command[name]) for name in ("shift", "child", "columns")]
         m.d.comb += self.steps.payload.event.eq(command.set_event)
-        with m.FSM():
+        with m.FSM() as states:
             with m.State("PLAN"):
                 m.d.comb += self.plans.ready.eq(1)
                 m.d.sync += [command.eq(plan), self.place.eq(plan.place)]
@@ -47,6 +49,7 @@ class Steps(Component):
             with m.State("ATTEND"):
                 self._attention(m)
         self._outputs(m)
+        m.d.sync += is_ready.eq(~states.ongoing("PLAN") & ~self.goes)
         return m
 
     def _product(self, m: Module) -> None:
@@ -54,15 +57,15 @@ class Steps(Component):
         group, vector, tile = Signal(11), Signal(8), Signal(12)
         last_group, last_vector, last_tile = Signal(), Signal(), Signal()
         beats = command.columns + SCALE_BEATS
+        m.d.sync += [last_group.eq(group + 1 == command.count), last_vector.eq(vector + 1 == command.vectors)]
+        m.d.sync += last_tile.eq(tile + 1 == command.tiles)
         m.d.comb += [
-            *(last_group.eq(group + 1 == command.count), last_vector.eq(vector + 1 == command.vectors)),
-            last_tile.eq(tile + 1 == command.tiles),
-            *(self.steps.valid.eq(1), step.kind.eq(Kind.WEIGHTS), step.start.eq(self.here), step.beats.eq(beats)),
+            *(step.kind.eq(Kind.WEIGHTS), step.start.eq(self.here), step.beats.eq(beats)),
             *(step.release.eq(Mux(last_vector, beats, 0)), step.place.eq(self.place)),
             *(step.first.eq(group == 0), step.last.eq(last_group), step.ends.eq(last_group & last_vector & last_tile)),
         ]
         after = self.here + beats
-        with m.If(self.steps.ready):
+        with m.If(self.goes):
             m.d.sync += [group.eq(group + 1), self.here.eq(after), self.place.eq(self.place + GROUP_PLACES)]
             with m.If(last_group):
                 m.d.sync += [group.eq(0), vector.eq(vector + 1), self.here.eq(self.base)]
@@ -72,7 +75,7 @@ class Steps(Component):
                     with m.If(last_tile):
                         m.d.sync += tile.eq(0)
                         m.next = "PLAN"
-        self.next_rows, self.is_next_tile = self.steps.ready & last_group, last_vector
+        self.next_rows, self.is_next_tile = self.goes & last_group, last_vector
 
     def _outputs(self, m: Module) -> None:
         """Where a vector's next rows go: vector after vector, in each row tile after row tile."""
@@ -92,9 +95,10 @@ class Steps(Component):
         keys, values = _Walk(m, command, "keys"), _Walk(m, command, "values")
         lead, is_keys, is_empty = Signal(2), Signal(), Signal()
         pair = command.columns + SCALE_BEATS + TILE_BEATS
+        m.d.sync += is_empty.eq(command.tiles == 0)
         m.d.comb += [
-            *(is_empty.eq(command.tiles == 0), is_keys.eq(~keys.is_over & (lead != 2) | is_empty)),
-            *(self.steps.valid.eq(1), step.kind.eq(Mux(is_keys, Mux(is_empty, Kind.EMPTY, Kind.KEYS), Kind.VALUES))),
+            is_keys.eq(~keys.is_over & (lead != 2) | is_empty),
+            step.kind.eq(Mux(is_keys, Mux(is_empty, Kind.EMPTY, Kind.KEYS), Kind.VALUES)),
             step.start.eq(Mux(is_keys, self.here, self.base)),
             step.beats.eq(Mux(is_keys, command.columns + SCALE_BEATS, TILE_BEATS)),
             step.release.eq(Mux(~is_keys & values.last_head, pair, 0)),
@@ -105,7 +109,7 @@ class Steps(Component):
         ]
         with m.If(~is_keys):
             m.d.comb += step.columns.eq(ROWS)
-        with m.If(self.steps.ready):
+        with m.If(self.goes):
             with m.If(is_keys):
                 m.d.sync += [lead.eq(lead + 1), self.place.eq(self.place + GROUP_PLACES)]
                 keys.advance(m)
@@ -131,7 +135,7 @@ class _Walk:
         self.last_head, self.last_tile, self.is_over = (
             Signal(name=f"{name}_{end}") for end in ("last_head", "last_tile", "is_over")
         )
-        m.d.comb += [
+        m.d.sync += [
             *(self.last_head.eq(self.head + 1 == command.count), self.last_tile.eq(self.tile + 1 == command.tiles)),
             self.is_over.eq(self.tile == command.tiles),
         ]
