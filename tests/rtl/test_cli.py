@@ -38,7 +38,15 @@ def test_the_table_stands_beside_the_paper_with_what_it_is_not(capsys: pytest.Ca
     assert lines[1].split() == ["barrier", "1,234", "5", "0", "1.5", "0", "7", "-"]
     assert lines[3].split()[-5:] == ["82,000", "88,000", "127", "129", "20"]
     words = " ".join(out.split())
-    for claim in ("weights split over the nodes", "assumed clock 200 MHz", "before placement", "no Ethernet MAC or PHY", "no claim of 200 MHz", "no watts", "--place"):
+    for claim in (
+        "weights split over the nodes",
+        "assumed clock 200 MHz",
+        "before placement",
+        "no Ethernet MAC or PHY",
+        "no claim of 200 MHz",
+        "no watts",
+        "--place",
+    ):
         assert claim in words
 
 
