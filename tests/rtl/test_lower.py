@@ -7,11 +7,12 @@ import pytest
 
 from mcf.cluster import Cluster
 from mcf.errors import ScheduleError
-from mcf.policies import PlanRequest, plan
+from mcf.policies import NAMES, PlanRequest, plan
 from mcf.rtl.demo import demo_schedule
+from mcf.rtl.entry import Port
 from mcf.rtl.golden.desc_ring import expand
 from mcf.rtl.lower import descriptors, header_of, lower
-from mcf.rtl.routes import Mesh
+from mcf.rtl.routes import Mesh, spread
 from mcf.schedule import verify
 from mcf.schedule.packets import headers_of
 from mcf.schedule.steps import SEND
@@ -113,3 +114,44 @@ def test_every_send_has_a_route_and_every_pair_a_way_back():
         for node in low.sched.receivers(row):
             assert (node, low.sched.step(row).node) in low.embedding.of_pair
     assert pack_many(headers_of(low.sched, sends[0])).shape[1] == 16
+
+
+MIXED = ("pass-q", "ulysses")  # on a mesh of two dimensions their trees go x first and y first
+
+
+@pytest.mark.parametrize("size", [(2, 2), (4, 1), (4, 2)])
+@pytest.mark.parametrize("policy", NAMES)
+def test_routes_of_every_policy_never_wait_in_a_circle(policy, size):
+    """Property (9), on the way of each packet; followed here without `mcf.rtl.routes.waits`."""
+    mesh = Mesh(width=size[0], height=size[1])
+    sizes = of_nodes(mesh.num_nodes) | {"prompt_tokens": 256 * mesh.num_nodes}
+    assert is_acyclic(mesh, lower(planned(policy, **sizes), mesh))
+    own = planned(policy, **sizes | {"cluster": Cluster.uniform(mesh.topology.name, mesh.num_nodes)})
+    if policy in MIXED and min(size) > 1:
+        with pytest.raises(ScheduleError, match="wait for each other in a circle"):
+            lower(own, mesh)
+    else:
+        assert is_acyclic(mesh, lower(own, mesh))
+
+
+def is_acyclic(mesh, low):
+    """Take away links that wait for none, as long as there are any."""
+    after = {}
+    for entries in low.embedding.tables.routes:
+        for node, entry in entries.items():
+            for port in entry.outs - {Port.LOCAL}:
+                beyond = mesh.neighbour(node, port)
+                ports = entries[beyond].outs - {Port.LOCAL}
+                after.setdefault((node, beyond), set()).update((beyond, mesh.neighbour(beyond, p)) for p in ports)
+    assert after
+    while free := [link for link, others in after.items() if not others]:
+        after = {link: others - set(free) for link, others in after.items() if others}
+    return not after
+
+
+def test_a_circle_is_seen():
+    low = lower(planned("full"), MESH)
+    assert is_acyclic(MESH, low)
+    for start, (a, b, c) in {0: (1, 3, 2), 1: (3, 2, 0), 3: (2, 0, 1), 2: (0, 1, 3)}.items():
+        low.embedding.tables.add(spread(MESH, start, [(start, a), (a, b), (b, c)], [c]))
+    assert not is_acyclic(MESH, low)

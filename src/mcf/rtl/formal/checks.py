@@ -6,10 +6,10 @@ from functools import partial
 
 from mcf.rtl.formal.allocator import AllocatorBench, PartOf, Roomless
 from mcf.rtl.formal.bench import Bench
-from mcf.rtl.formal.fifo import FifoBench, Uncommitted, WholeBench
+from mcf.rtl.formal.fifo import FifoBench, RoomBench, Uncommitted, WholeBench
 from mcf.rtl.formal.kv import ForgetsOwners, FreesAtOnce, KvBench, ServesDraining, TakesTwice
-from mcf.rtl.formal.link import Greedy, LinkBench, Trusting
-from mcf.rtl.formal.reduce import CountsTwice, Forgets, Hasty, ReduceBench, Repeats
+from mcf.rtl.formal.link import CreditBench, Generous, Greedy, LinkBench, Trusting
+from mcf.rtl.formal.reduce import CountsTwice, Forgets, Hasty, Polite, ReduceBench, Repeats
 from mcf.rtl.formal.router import Mixing, NeverFull, OneSided, RouterBench, TightRouter
 
 
@@ -39,6 +39,14 @@ _FIFO = Check(
     claim="a queue is never over full, keeps what it offers, and gives each beat once and in order",
     bench=FifoBench,
     num_steps=10,
+    quick=True,
+)
+_ROOM = Check(
+    properties="1, 2",
+    claim="a queue holds what went in and has not come out, at most its depth, and keeps what it offers",
+    bench=RoomBench,
+    num_steps=3,
+    forever=True,
     quick=True,
 )
 _WHOLE = Check(
@@ -75,6 +83,14 @@ _LINK = Check(
     num_steps=11,
     quick=True,
 )
+_CREDIT = Check(
+    properties="1",
+    claim="credit, beats under way and beats that wait make the depth, with beats both ways",
+    bench=CreditBench,
+    num_steps=5,
+    forever=True,
+    quick=True,
+)
 _KV = Check(
     properties="2, 6",
     claim="the directory keeps owners, serves no reader while draining, frees with no reader left, holds none twice",
@@ -99,6 +115,8 @@ _PROMPT = Check(
 CHECKS: dict[str, Check] = {
     "fifo": _FIFO,
     "fifo.overfull": _mutant(_FIFO, "a writer one beat too late", partial(FifoBench, slack=1)),
+    "fifo.room": _ROOM,
+    "fifo.late": _mutant(_ROOM, "a writer one beat too late", partial(RoomBench, slack=1), quick=False, num_steps=10),
     "fifo.whole": _WHOLE,
     "fifo.uncommitted": _mutant(_WHOLE, "reads before a packet is whole", partial(WholeBench, Uncommitted)),
     "allocator": _ALLOCATOR,
@@ -117,6 +135,9 @@ CHECKS: dict[str, Check] = {
     "link.long": Check(properties=_LINK.properties, claim=_LINK.claim, bench=LinkBench, num_steps=15),
     "link.trusting": _mutant(_LINK, "takes damaged words", partial(LinkBench, Trusting)),
     "link.greedy": _mutant(_LINK, "sends without credit", partial(LinkBench, Greedy)),
+    "link.credit": _CREDIT,
+    "link.unpaid": _mutant(_CREDIT, "sends without credit", partial(CreditBench, Greedy), quick=False, num_steps=11),
+    "link.generous": _mutant(_CREDIT, "gives places back early", partial(CreditBench, Generous)),
     "kv_dir": _KV,
     "kv_dir.long": Check(properties="2, 6", claim=_KV.claim, bench=KvBench, num_steps=23),
     "kv_dir.owners": _mutant(_KV, "forgets owners", partial(KvBench, ForgetsOwners)),
@@ -128,6 +149,7 @@ CHECKS: dict[str, Check] = {
     "reduce.prompt": _PROMPT,
     "reduce.hasty": _mutant(_REDUCE, "completes with the first child", partial(ReduceBench, Hasty)),
     "reduce.double": _mutant(_REDUCE, "counts a child twice", partial(ReduceBench, CountsTwice)),
+    "reduce.polite": _mutant(_REDUCE, "lets its input wait", partial(ReduceBench, Polite), quick=False),
     "reduce.repeats": _mutant(_REDUCE, "sends results twice", partial(ReduceBench, emit=Repeats), quick=False),
     "reduce.forgets": _mutant(
         _PROMPT, "loses a completion", partial(ReduceBench, emit=Forgets, prompt=True), quick=False

@@ -77,7 +77,7 @@ class CreditLink(Component):
 
     def _deliver(self, m: Module) -> None:
         """In sequence: into the queue. Else drop it, and ask once to go back."""
-        m.submodules.arrived = queue = SyncFIFO(width=BEAT_BITS, depth=self.depth)
+        m.submodules.arrived = self.queue = queue = SyncFIFO(width=BEAT_BITS, depth=self.depth)
         beat = self.good & self.word.full
         wanted, refused, missed = Signal(), Signal(), Signal()
         gap = _ahead(self.word.seq, self.expected)
