@@ -78,7 +78,7 @@ class Board:
         for fault in faults:
             if isinstance(fault, Refusal):
                 for sink in self.nodes[fault.node].sinks:
-                    self.instances.hold(sink, fault.at, fault.count)
+                    self.instances.hold(sink, fault.at, fault.cycles)
         for node in self.nodes:
             self.instances.poke(node.core, "enable", 1)
         if waveform:

@@ -31,8 +31,8 @@ class LinkFault(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A node whose compute half takes nothing of what arrives, for `count` cycles from cycle `at` on."""
+    """A node whose compute half takes nothing of what arrives, for `cycles` cycles from cycle `at` on."""
 
     node: int
     at: int
-    count: int
+    cycles: int
