@@ -27,6 +27,7 @@ PARTS = {
     "scales": 2,  # of keys or weights, of values
     "scale_acc": 1,
     "tiles": 1,
+    "attention": 1,
 }
 
 

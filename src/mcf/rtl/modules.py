@@ -29,6 +29,10 @@ MODULES: Mapping[str, str] = {
     "scales": "mcf.rtl.hdl.scales:Scales",
     "scale_acc": "mcf.rtl.hdl.scale_acc:ScaleAcc",
     "tiles": "mcf.rtl.hdl.tiles:TileBuffer",
+    "attention": "mcf.rtl.hdl.attention:Attention",
+    "attn_softmax": "mcf.rtl.hdl.attn_softmax:AttnSoftmax",
+    "attn_acc": "mcf.rtl.hdl.attn_acc:AttnAcc",
+    "state_pack": "mcf.rtl.hdl.state_pack:StatePack",
     "dma_read": "mcf.rtl.hdl.dma_read:DmaPingPong",
     "dma_write": "mcf.rtl.hdl.dma_write:DmaWrite",
 }

@@ -14,6 +14,7 @@ from mcf.errors import UserError
 from mcf.rtl.build.cxxrtl import Library, compile_mesh
 from mcf.rtl.build.ports import Ports
 from mcf.rtl.faults import FaultKind
+from mcf.rtl.mesh.ddr import AxiPorts, Ddr, DdrTiming
 
 Array = NDArray[Any]
 STREAM_WORDS = 12
@@ -113,6 +114,13 @@ class Mesh:
         """Answer requests {address, beats} on one stream of a node with beats of memory on another; its number."""
         at = self._output(node, requests), self._input(node, payload)
         return int(self._lib.mesh_producer(self._mesh, node, *at))
+
+    def ddr(self, ports: AxiPorts, timing: DdrTiming | None = None) -> Ddr:
+        """Put AXI ports, each an (instance, prefix of its signals), behind one memory, which is returned."""
+        out = Ddr(self._lib, self._mesh, timing or DdrTiming())
+        for instance, prefix in ports:
+            out.attach(instance, self._ports[instance], prefix, self._next_seed())
+        return out
 
     def stall_link(self, link: int, chance: float) -> None:
         """Let a link (not a plain wire) refuse words at random."""
@@ -252,6 +260,11 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_take": (ctypes.c_int64, (_P, _I, _P, _P, _I, ctypes.c_int64)),
     "mesh_producer": (_I, (_P, _I, _I, _I)),
     "mesh_memory": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
+    "mesh_ddr": (_I, (_P, _U, _U, _L, _L)),
+    "mesh_ddr_port": (_I, (_P, _I, _I, _I, _P, _U, _L)),
+    "mesh_ddr_write": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
+    "mesh_ddr_read": (None, (_P, _I, _L, _P, _L)),
+    "mesh_ddr_counts": (None, (_P, _I, _I, _P)),
     "mesh_poke": (None, (_P, _I, _I, _P, _I)),
     "mesh_peek": (None, (_P, _I, _I, _P, _I)),
     "mesh_counts": (None, (_P, _I, _P)),

@@ -11,7 +11,9 @@
 #include <memory>
 #include <vector>
 
+#include "ddr.h"
 #include "mesh.h"
+#include "random.h"
 
 namespace {
 
@@ -20,20 +22,6 @@ using Words = uint32_t[STREAM_WORDS];
 struct Item {
     uint64_t cycle;
     Words words;
-};
-
-// xorshift64*: which cycles an end stalls in; tests repeat it in Python.
-struct Random {
-    uint64_t state = 1;
-    uint32_t chance = 0;  // of 256
-
-    uint64_t next() {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        return state * 2685821657736338717ull;
-    }
-    bool hit() { return chance != 0 && next() >> 56 < chance; }
 };
 
 struct Instance {
@@ -161,6 +149,7 @@ struct Mesh {
     std::vector<std::unique_ptr<Source>> sources;
     std::vector<std::unique_ptr<Sink>> sinks;
     std::vector<std::unique_ptr<Producer>> producers;
+    std::vector<std::unique_ptr<Ddr>> ddrs;
     std::vector<Record> records;
     std::vector<Pulses> pulses;
     uint64_t cycle = 0;
@@ -298,6 +287,8 @@ void Mesh::exchange() {
         s->from->accept(s->port, !s->is_held(cycle) && !s->stall.hit());
     for (auto &p : producers)
         exchange_producer(*p);
+    for (auto &ddr : ddrs)
+        ddr->exchange(cycle);
 }
 
 void Mesh::transfer() {
@@ -319,6 +310,8 @@ void Mesh::transfer() {
     }
     for (auto &p : producers)
         transfer_producer(*p);
+    for (auto &ddr : ddrs)
+        ddr->transfer(cycle);
 }
 
 void Mesh::step() {
@@ -348,6 +341,9 @@ bool Mesh::has_work() const {
             return true;
     for (auto &s : sinks)
         if (s->from->outputs[s->port].valid)
+            return true;
+    for (auto &ddr : ddrs)
+        if (ddr->has_work())
             return true;
     return false;
 }
@@ -455,6 +451,39 @@ void mesh_memory(Mesh *mesh, int producer, uint64_t address, const uint8_t *byte
         memory.resize(address + size);
     memcpy(memory.data() + address, bytes, size);
 }
+
+// A DDR's `rate` is in 1/256 bytes per cycle.
+int mesh_ddr(Mesh *mesh, uint32_t latency, uint32_t row_miss, uint64_t rate, uint64_t size) {
+    auto ddr = std::make_unique<Ddr>();
+    ddr->latency = latency, ddr->row_miss = row_miss, ddr->rate = rate, ddr->size = size;
+    mesh->ddrs.push_back(std::move(ddr));
+    return mesh->ddrs.size() - 1;
+}
+
+// `places`: ReadPlaces or WritePlaces.
+int mesh_ddr_port(Mesh *mesh, int ddr, int instance, int is_read, const int32_t *places, uint32_t chance, uint64_t seed) {
+    Instance &it = *mesh->instances[instance];
+    auto port = std::make_unique<DdrPort>();
+    port->is_read = is_read;
+    port->out = it.signals_out.data(), port->in = it.signals_in.data(), port->awake = &it.awake;
+    port->stall.chance = chance, port->stall.state = seed;
+    if (is_read)
+        memcpy(&port->r, places, sizeof(ReadPlaces));
+    else
+        memcpy(&port->w, places, sizeof(WritePlaces));
+    mesh->ddrs[ddr]->ports.push_back(std::move(port));
+    return mesh->ddrs[ddr]->ports.size() - 1;
+}
+
+void mesh_ddr_write(Mesh *mesh, int ddr, uint64_t address, const uint8_t *bytes, uint64_t size) {
+    mesh->ddrs[ddr]->image.write(address, bytes, size);
+}
+
+void mesh_ddr_read(Mesh *mesh, int ddr, uint64_t address, uint8_t *into, uint64_t size) {
+    mesh->ddrs[ddr]->image.read(address, into, size);
+}
+
+void mesh_ddr_counts(Mesh *mesh, int ddr, int port, PortCounts *counts) { *counts = mesh->ddrs[ddr]->ports[port]->counts; }
 
 void mesh_poke(Mesh *mesh, int instance, int at, const uint32_t *words, int num_words) {
     Instance &it = *mesh->instances[instance];
