@@ -16,7 +16,7 @@ from mcf.rtl.routes import Mesh, spread
 from mcf.schedule import verify
 from mcf.schedule.packets import headers_of
 from mcf.schedule.steps import SEND
-from mcf.schedule.wire import pack_many, unpack
+from mcf.schedule.wire import Collective, pack_many, unpack
 from mcf.testing.policies import TINY
 
 MESH = Mesh(width=2, height=2)
@@ -46,7 +46,7 @@ def test_descriptors_are_the_packets_of_the_schedule(policy):
     low = lower(planned(policy), MESH)
     assert low.messages
     for row, messages in low.messages.items():
-        headers = [header_of(low, row, message, layer=1) for message in messages]
+        headers = [header_of(low, row, message, layer=1, to=low.sched.receivers(row)) for message in messages]
         words = descriptors(headers, [message.num_beats for message in messages], 0)
         got = [unpack(int(pack_items(item))) for word in words for item in expand(word)]
         want = headers_of(low.sched, row, position=low.sched.meta.prompt_tokens)
@@ -70,7 +70,7 @@ def pack_fields(values):
 def test_equal_steps_share_a_descriptor():
     low = lower(planned("full"), MESH)
     row, messages = max(low.messages.items(), key=lambda item: len(item[1]))
-    headers = [header_of(low, row, message, layer=0) for message in messages]
+    headers = [header_of(low, row, message, layer=0, to=low.sched.receivers(row)) for message in messages]
     words = list(descriptors(headers, [message.num_beats for message in messages], 0))
     assert len(words) < len(messages)
 
@@ -114,6 +114,19 @@ def test_every_send_has_a_route_and_every_pair_a_way_back():
         for node in low.sched.receivers(row):
             assert (node, low.sched.step(row).node) in low.embedding.of_pair
     assert pack_many(headers_of(low.sched, sends[0])).shape[1] == 16
+
+
+def test_copies_whose_receivers_wait_for_each_other_go_alone():
+    low = lower(planned("gather"), MESH)
+    assert low.alone
+    for row in low.alone:
+        groups = low.groups(row)
+        assert sorted(node for group in groups for node in group) == sorted(low.sched.receivers(row))
+        headers = [header_of(low, row, low.messages[row][0], layer=0, to=group) for group in groups]
+        assert [header["dst_node"] for header in headers] == [node for (node,) in groups]
+        assert len({header["route_id"] for header in headers}) == len(groups) > 1
+        assert {header["collective"] for header in headers} == {Collective.P2P}
+    assert not lower(planned("full"), MESH).alone
 
 
 MIXED = ("pass-q", "ulysses")  # on a mesh of two dimensions their trees go x first and y first

@@ -80,8 +80,7 @@ class Run:
         self.progress = Progress(program)
         self.num_started = [0] * len(self.program.rows)
         self.credits: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-        self.waiting: list[tuple[int, int]] = []  # sends whose receivers have not all posted
-        self.served: dict[tuple[int, int], set[int]] = {}  # multicasts that go to their receivers one by one
+        self.waiting: list[tuple[int, int, list[int]]] = []  # sends, and the receivers that have not all posted
         self.under_way: dict[tuple[int, int], tuple[int, set[int]]] = {}  # (row, tick) -> first cycle, nodes to reach
         self.trace, self.purposes = TraceBuilder(), purposes(sched).tolist()
         self.phase_ends = {PREFILL: 0, CONVERGE: 0, DECODE: 0}
@@ -99,7 +98,7 @@ class Run:
             if not self._unfinished():
                 break
             moving = self.board.run()
-            if not (done + self._take_in() or moving or self._part_a_multicast()):
+            if not (done + self._take_in() or moving):
                 self._stuck()
         self.board.check_drops()
         return self._outcome()
@@ -113,37 +112,15 @@ class Run:
         return total
 
     def _launch(self) -> int:
-        done = 0
-        for row, tick in list(self.waiting):
-            missing = set(self.sched.receivers(row)) - self._posted(row, tick)
-            if (row, tick) in self.under_way:
-                done += self._launch_copies(row, tick)
-            elif not missing:
-                self.waiting.remove((row, tick))
-                self.under_way[row, tick] = self.board.cycle, set(self.sched.receivers(row))
-                self.nodes[self.program.rows[row].node].launch(row, tick)
-                done += 1
-        return done
+        ready = [one for one in self.waiting if self._have_posted(*one)]
+        for row, tick, group in ready:
+            self.waiting.remove((row, tick, group))
+            self.under_way.setdefault((row, tick), (self.board.cycle, set(self.sched.receivers(row))))
+            self.nodes[self.program.rows[row].node].launch(row, tick, group)
+        return len(ready)
 
-    def _posted(self, row: int, tick: int) -> set[int]:
-        return {node for node in self.sched.receivers(row) if self.credits[row][node] > tick}
-
-    def _launch_copies(self, row: int, tick: int) -> int:
-        """Send a multicast to those that have posted, one by one: they may have to wait for each other in a circle."""
-        served = self.served.setdefault((row, tick), set())
-        new = self._posted(row, tick) - served
-        if new and not served:
-            self.under_way[row, tick] = self.board.cycle, set(self.sched.receivers(row))
-        for node in sorted(new):
-            self.nodes[self.program.rows[row].node].launch(row, tick, node)
-        served |= new
-        if served == set(self.sched.receivers(row)):
-            self.waiting.remove((row, tick))
-        return len(new)
-
-    def _part_a_multicast(self) -> bool:
-        """When nothing moves: give a waiting multicast to those that have posted."""
-        return any(self._launch_copies(row, tick) for row, tick in list(self.waiting))
+    def _have_posted(self, row: int, tick: int, group: list[int]) -> bool:
+        return all(self.credits[row][node] > tick for node in group)
 
     def _take_in(self) -> int:
         done = 0
@@ -169,7 +146,7 @@ class Run:
                     row = f"row {inst.row} ({KIND_NAMES[self.program.rows[inst.row].kind]})"
                     reasons.append((inst.row, f"node {node.number} {row} waits for {node.blocked(inst)}"))
         reasons += [(row, f"send row {row} has not arrived") for row, _ in self.under_way]
-        reasons += [(row, f"send row {row} has no posted receive") for row, _ in self.waiting]
+        reasons += [(row, f"send row {row} has no posted receive") for row, _, _ in self.waiting]
         if not reasons:
             raise RunError("the mesh stands still: expected every packet to arrive on links without faults")
         first, text = reasons[0]
@@ -182,8 +159,8 @@ class Run:
         return self.num_started[row] == len(self.progress.ended[row])
 
     def depart(self, row: int, tick: int) -> None:
-        """A send has started; it leaves when all its receivers have posted."""
-        self.waiting.append((row, tick))
+        """A send has started; it leaves for each group of receivers when all of the group have posted."""
+        self.waiting += [(row, tick, group) for group in self.low.groups(row)]
 
     def end(self, row: int, tick: int, cycle: int | None = None) -> None:
         """Record that one run of a row has ended."""
