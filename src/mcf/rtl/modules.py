@@ -25,6 +25,7 @@ MODULES: Mapping[str, str] = {
     "reduce": "mcf.rtl.hdl.reduce:Reduce",
     "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
+    NODE: "mcf.rtl.hdl.node:Node",
 }
 
 
