@@ -10,7 +10,6 @@ from mcf.rtl.board import Board, Packet
 from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.driver import ask_directory, read_errors, read_register, write_register
-from mcf.rtl.entry import Entry, Port
 from mcf.rtl.kv_ops import KvCode, KvOp
 from mcf.rtl.registers import NUM_DESCRIPTORS
 from mcf.rtl.routes import Mesh, Tables, spread

@@ -30,7 +30,8 @@ LAST_BIT = 128
 # What a run on links without faults must not see: counter -> how it is called.
 LOSSES: Mapping[str, str] = {
     **{f"dropped_{why}": why for why in ("header", "route", "port", "length", "operation", "payload", "state")},
-    **{"refused_slot": "a slot's set-up", "descriptors_bad": "a descriptor"},
+    "refused_slot": "a slot's set-up",
+    "descriptors_bad": "a descriptor",
 }
 _COUNTER_CYCLES = 2 * len(COUNTERS)  # until all that has happened is counted
 

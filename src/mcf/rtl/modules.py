@@ -25,6 +25,9 @@ MODULES: Mapping[str, str] = {
     "reduce": "mcf.rtl.hdl.reduce:Reduce",
     "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
+    "gemv": "mcf.rtl.hdl.gemv:Gemv",
+    "dma_read": "mcf.rtl.hdl.dma_read:DmaPingPong",
+    "dma_write": "mcf.rtl.hdl.dma_write:DmaWrite",
     NODE: "mcf.rtl.hdl.node:Node",
 }
 

@@ -1,4 +1,4 @@
-"""One node of a run: its lanes, what each row must find there and does, and what its network half sends and receives."""
+"""One node of a run: its lanes, what each row must find there and does, what its network half sends and receives."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable

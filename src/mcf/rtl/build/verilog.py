@@ -10,8 +10,11 @@ from mcf.rtl.build.tools import need, run_tool
 _SCRIPT = "read_rtlil in.il; hierarchy -check -top {top}; proc; memory_collect; opt_clean; write_verilog -noattr out.v"
 
 
-def rtlil(component: Any, *, top: str) -> str:
+def rtlil(component: Any, *, top: str, platform: str | None = None) -> str:
     """Return a component as RTLIL, without file names and line numbers: the same hardware gives the same text.
+
+    With `platform` (the family that synthesis is for) modules may name that family's cells; without, all is plain
+    logic that every tool can simulate.
 
     A port's name is its path, joined by `__`; ports that are constant (`ready` of a stream that is always taken) are
     left out.
@@ -25,7 +28,7 @@ def rtlil(component: Any, *, top: str) -> str:
         signal = Value.cast(value)
         if not isinstance(signal, Const):
             ports["__".join(map(str, path))] = (signal, None)  # its direction is found from who drives it
-    text: str = back.convert(component, name=top, ports=ports, emit_src=False)
+    text: str = back.convert(component, name=top, platform=platform, ports=ports, emit_src=False)
     return text
 
 

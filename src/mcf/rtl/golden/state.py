@@ -128,8 +128,8 @@ def finish(acc: Accumulator, op: ReduceOp = ReduceOp.MERGE) -> BlockState:
     shift = GUARD_BITS + grown
     return BlockState(
         exponent=acc.exponent + grown,
-        sum_=_half_up(acc.sum_, shift).clip(-LARGEST, LARGEST),
-        out=_half_up(acc.out, shift[..., None]).clip(-LARGEST, LARGEST),
+        sum_=half_up(acc.sum_, shift).clip(-LARGEST, LARGEST),
+        out=half_up(acc.out, shift[..., None]).clip(-LARGEST, LARGEST),
         count=acc.count,
     )
 
@@ -149,11 +149,12 @@ def merge(states: Sequence[BlockState], op: ReduceOp = ReduceOp.MERGE) -> BlockS
 
 def _aligned(held: Ints, new: Ints, lead: Any) -> Ints:
     shift = np.minimum(np.abs(lead), MAX_SHIFT)
-    total: Ints = np.where(lead > 0, new, held) + _half_up(np.where(lead > 0, held, new), shift)
+    total: Ints = np.where(lead > 0, new, held) + half_up(np.where(lead > 0, held, new), shift)
     return total
 
 
-def _half_up(value: Ints, shift: Any) -> Ints:
+def half_up(value: Any, shift: Any) -> Ints:
+    """Shift right, rounded to the nearest, halves up; `shift` is 0 to 62."""
     rounded: Ints = (value + ((np.int64(1) << shift) >> 1)) >> shift
     return rounded
 

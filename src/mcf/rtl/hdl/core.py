@@ -29,10 +29,10 @@ PORTS = {
 class Core(Component):
     """Ports of a node.
 
-    `axi`: all that software does (mcf.rtl.registers); `interrupt` is its level. `links_in`, `links_out`: the neighbours,
-    north, east, south, west. `fetch` asks for payload at an address, which comes by `payload`, closed by `last`. `kv`
-    and `control` are packets for the compute half, `kv_ops` and `kv_results` its way to the replica directory, `sets`
-    its events. `links_bad` and `links_resent` are pulses of the link layer, a bit per neighbour.
+    `axi`: all that software does (mcf.rtl.registers); `interrupt` is its level. `links_in`, `links_out`: neighbours,
+    north, east, south, west. `fetch` asks for payload at an address, which comes by `payload`, closed by `last`.
+    `kv` and `control` are packets for the compute half, `kv_ops` and `kv_results` its way to the replica directory,
+    `sets` its events. `links_bad` and `links_resent` are pulses of the link layer, a bit per neighbour.
     """
 
     def __init__(self) -> None:

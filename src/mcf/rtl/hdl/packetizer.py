@@ -17,7 +17,8 @@ class Packetizer(wiring.Component):
 
     A meta and its run leave together, with `hcrc` filled in, a beat per cycle and one more for the header, as soon as
     the run is complete: a packet never starves on its way. Where the run has another length than the meta says, or
-    more than `max_beats`, both are dropped, with a pulse on `dropped`. `starved`: a meta waits for its run. Up to `metas` metas and `depth` beats wait.
+    more than `max_beats`, both are dropped, with a pulse on `dropped`. `starved` says that a meta
+    waits for its run. Up to `metas` metas and `depth` beats wait.
     """
 
     def __init__(self, *, depth: int = 1024, metas: int = 64, max_beats: int = 64) -> None:

@@ -1,4 +1,4 @@
-"""Choosing one of several words by one-hot signals, in as few LUTs as the words allow."""
+"""Choosing one of several words, in as few LUTs as the words allow."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,14 @@ def pick(m: Module, chosen: Sequence[Value], words: Sequence[Value]) -> Value:
     bits = (len(words) - 1).bit_length()
     number = Signal(bits)
     m.d.comb += number.eq(Cat(Cat(chosen[i] for i in range(len(words)) if i >> bit & 1).any() for bit in range(bits)))
-    return _tree(list(number), list(words))
+    return tree(list(number), words)
 
 
-def _tree(number: list[Value], words: list[Value]) -> Value:
+def tree(number: Sequence[Value], words: Sequence[Value]) -> Value:
+    """The word of this number, least significant bit first; any word where there are not so many."""
     if len(words) == 1:
         return words[0]
     half = 1 << (len(number) - 1)
     if len(words) <= half:
-        return _tree(number[:-1], words)
-    return Mux(number[-1], _tree(number[:-1], words[half:]), _tree(number[:-1], words[:half]))
+        return tree(number[:-1], words)
+    return Mux(number[-1], tree(number[:-1], words[half:]), tree(number[:-1], words[:half]))

@@ -180,7 +180,7 @@ class Mesh:
         self._lib.mesh_axi_put(self._mesh, axi, values.ctypes.data, len(values))
 
     def take_answers(self, axi: int) -> list[int]:
-        """Return the words of the reads that were answered since the last call. Raises RunError for a refused access."""
+        """Return the words of the reads that were answered since the last call. Raises RunError for a refusal."""
         if self._lib.mesh_axi_refused(self._mesh, axi):
             raise RunError("a node refused an access over AXI4-Lite: expected registers of its map alone")
         words = np.empty(_ROOM, np.uint32)
