@@ -13,10 +13,11 @@ from mcf.rtl.driver import ask_directory, read_errors, read_register, write_regi
 from mcf.rtl.kv_ops import KvCode, KvOp
 from mcf.rtl.registers import NUM_DESCRIPTORS
 from mcf.rtl.routes import Mesh, Tables, spread
-from mcf.schedule.wire import Collective, Op, pack, unpack
+from mcf.schedule.wire import FIELDS, Collective, Op, pack, unpack
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))
 
+OP_LOW = FIELDS["op"].low
 PAIR = Mesh(width=2, height=1)
 SQUARE = Mesh(width=2, height=2)
 
@@ -139,7 +140,7 @@ def test_software_asks_the_directory_which_refuses_to_lose_an_owners_copy(board:
 
 
 def test_what_is_dropped_is_read_from_registers(board: Board) -> None:
-    board.post(0, [message(board, 0, 1, route_id=1000), message(board, 0, 1, op=15)])
+    board.post(0, [message(board, 0, 1, route_id=1000), message(board, 0, 1) | 15 << OP_LOW])
     assert arrived(board, 1) == []
     counters = board.counters()
     assert (counters[0]["dropped_route"], counters[1]["dropped_operation"]) == (1, 1)

@@ -156,6 +156,8 @@ _COUNTS: tuple[tuple[str, str, int], ...] = (
 )
 COUNTERS: tuple[Counter, ...] = tuple(Counter(name=n, meaning=text, most=most) for n, text, most in _COUNTS)
 COUNTER_BITS = 48
+# Counters of cycles; they rest with `control.count` 0, so that a node in which nothing moves changes nothing.
+CYCLE_COUNTERS = ("cycles", "waits", "starved", *(f"stalls_{port}" for port in PORTS))
 
 REGISTERS: tuple[Register, ...] = (
     _register("identity", 0x0000, Access.CONSTANT, ("identity", 32, "the bytes MCF1"), value=IDENTITY),
@@ -170,7 +172,7 @@ REGISTERS: tuple[Register, ...] = (
     _register(
         *("control", 0x000C, Access.READ_WRITE),
         ("enable", 1, "1: the ring takes descriptors"),
-        ("count", 1, "1: the clock and the counter `cycles` count"),
+        ("count", 1, "1: the clock and the counters of cycles (`cycles`, `waits`, `starved`, `stalls_`) count"),
     ),
     _register(
         *("status", 0x0010, Access.READ),

@@ -14,7 +14,7 @@ from mcf.rtl.hdl.desc_ring import DescRing, Item
 from mcf.rtl.hdl.events import EVENT_BITS, NUM_SOURCES, Events
 from mcf.rtl.hdl.kv_dir import Ask
 from mcf.rtl.hdl.perf import Amounts, Perf
-from mcf.rtl.registers import BY_NAME, WINDOW_BY_NAME
+from mcf.rtl.registers import BY_NAME, CYCLE_COUNTERS, WINDOW_BY_NAME
 
 NUM_OUTSIDE = NUM_SOURCES - 3  # sources of events beside software, completions and the barrier
 
@@ -120,11 +120,12 @@ class Control(wiring.Component):
     def _counts(
         self, m: Module, csr: Csr, ring: DescRing, events: Events, completions: Completions, perf: Perf
     ) -> None:
+        waits = ring.waits.valid & ~ring.waits.ready
+        of_cycles = {name: self.amounts[name] for name in CYCLE_COUNTERS} | {"cycles": 1, "waits": waits}
         m.d.comb += [
             *(perf.amounts.eq(self.amounts), csr.errors.eq(self.errors), csr.counters_data.eq(perf.data)),
-            *(perf.amounts.cycles.eq(csr.control.count), perf.amounts.descriptors.eq(ring.finished)),
-            perf.amounts.descriptors_bad.eq(ring.bad),
-            perf.amounts.waits.eq(ring.waits.valid & ~ring.waits.ready),
+            *(perf.amounts[name].eq(value & csr.control.count) for name, value in of_cycles.items()),
+            *(perf.amounts.descriptors.eq(ring.finished), perf.amounts.descriptors_bad.eq(ring.bad)),
             *(csr.errors.descriptor.eq(ring.bad), csr.errors.event.eq(events.lost)),
             csr.errors.completion.eq(completions.lost),
         ]
