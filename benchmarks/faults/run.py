@@ -71,6 +71,7 @@ DEAD_S, SILENT_S, SLACK_S = 2.0, 4.0, 2.0  # what is promised, and what a loaded
 PATIENCE_S = 60.0
 CHUNK, NUM_NEW, LENGTHS = 24, 4, (1, 30, 77, 171)
 LONGEST_WAIT_S = 1.2
+WITNESS_S = 0.1  # ranks that a launcher starts: before it none has a witness, and only the launcher sees its end
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -138,7 +139,7 @@ class Soak:
             num_tokens=LENGTHS[-1] if has_replicas else self.random.choice(LENGTHS),
             kind=kind,
             point=point,
-            delay_s=0.0 if at_point else self.random.random() * LONGEST_WAIT_S,
+            delay_s=0.0 if at_point else max(self.random.random() * LONGEST_WAIT_S, WITNESS_S if self.places else 0.0),
             over=self.over,
         )
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
 from gateware import Bench
-from mcf.rtl.golden.gemv import ROWS, partials, wide_beat
+from mcf.rtl.golden.gemv import LARGEST_SUM, ROWS, partials, wide_beat
 from mcf.rtl.hdl.gemv import Gemv
 
 Group = tuple[np.ndarray, np.ndarray]
@@ -26,6 +26,13 @@ def worst_groups(rows: int) -> list[Group]:
     ones = np.zeros((rows, 128), dtype=np.int64)
     ones[:, 0] = np.resize([1, -1, -1, 1, 0, -1, -1, 0], rows)
     return [*groups, (ones, np.eye(128, dtype=np.int64)[0]), (ones, -np.eye(128, dtype=np.int64)[0])]
+
+
+def uneven_groups(rows: int) -> list[Group]:
+    """Activations that need all 18 bits, at the bound on their sum."""
+    activations = np.array([LARGEST_SUM // 2, -(LARGEST_SUM // 2), 1])
+    weights = np.resize([[-8, 7, -8], [7, -8, 7], [-8, -8, 0], [0, 1, -1], [7, 7, 7]], (rows, 3))
+    return [(weights, activations), (-weights.clip(-7), activations), (weights, -activations)]
 
 
 def run(dut: Gemv, groups: list[Group], **stalls: Any) -> Bench:
@@ -62,7 +69,7 @@ def test_random_groups_of_any_length(seed: int, pause: float, stall: float) -> N
 
 
 def test_the_largest_and_smallest_sums_do_not_touch_their_neighbours() -> None:
-    groups = worst_groups(16)
+    groups = [*worst_groups(16), *uneven_groups(16)]
     sums = [value for _, value, _ in expected(groups)]
     assert (max(sums), min(sums)) == (1 << 21, -8 * 2047 * 128)
     assert run(Gemv(16), groups).items("partials") == expected(groups)

@@ -7,15 +7,16 @@ import pytest
 
 from mcf.cluster import Cluster
 from mcf.errors import ScheduleError
-from mcf.policies import PlanRequest, plan
+from mcf.policies import NAMES, PlanRequest, plan
 from mcf.rtl.demo import demo_schedule
+from mcf.rtl.entry import Port
 from mcf.rtl.golden.desc_ring import expand
 from mcf.rtl.lower import descriptors, header_of, lower
-from mcf.rtl.routes import Mesh
+from mcf.rtl.routes import Mesh, spread
 from mcf.schedule import verify
 from mcf.schedule.packets import headers_of
 from mcf.schedule.steps import SEND
-from mcf.schedule.wire import pack_many, unpack
+from mcf.schedule.wire import Collective, pack_many, unpack
 from mcf.testing.policies import TINY
 
 MESH = Mesh(width=2, height=2)
@@ -45,7 +46,7 @@ def test_descriptors_are_the_packets_of_the_schedule(policy):
     low = lower(planned(policy), MESH)
     assert low.messages
     for row, messages in low.messages.items():
-        headers = [header_of(low, row, message, layer=1) for message in messages]
+        headers = [header_of(low, row, message, layer=1, to=low.sched.receivers(row)) for message in messages]
         words = descriptors(headers, [message.num_beats for message in messages], 0)
         got = [unpack(int(pack_items(item))) for word in words for item in expand(word)]
         want = headers_of(low.sched, row, position=low.sched.meta.prompt_tokens)
@@ -69,7 +70,7 @@ def pack_fields(values):
 def test_equal_steps_share_a_descriptor():
     low = lower(planned("full"), MESH)
     row, messages = max(low.messages.items(), key=lambda item: len(item[1]))
-    headers = [header_of(low, row, message, layer=0) for message in messages]
+    headers = [header_of(low, row, message, layer=0, to=low.sched.receivers(row)) for message in messages]
     words = list(descriptors(headers, [message.num_beats for message in messages], 0))
     assert len(words) < len(messages)
 
@@ -113,3 +114,57 @@ def test_every_send_has_a_route_and_every_pair_a_way_back():
         for node in low.sched.receivers(row):
             assert (node, low.sched.step(row).node) in low.embedding.of_pair
     assert pack_many(headers_of(low.sched, sends[0])).shape[1] == 16
+
+
+def test_copies_whose_receivers_wait_for_each_other_go_alone():
+    low = lower(planned("gather"), MESH)
+    assert low.alone
+    for row in low.alone:
+        groups = low.groups(row)
+        assert sorted(node for group in groups for node in group) == sorted(low.sched.receivers(row))
+        headers = [header_of(low, row, low.messages[row][0], layer=0, to=group) for group in groups]
+        assert [header["dst_node"] for header in headers] == [node for (node,) in groups]
+        assert len({header["route_id"] for header in headers}) == len(groups) > 1
+        assert {header["collective"] for header in headers} == {Collective.P2P}
+    assert not lower(planned("full"), MESH).alone
+
+
+MIXED = ("pass-q", "ulysses")  # on a mesh of two dimensions their trees go x first and y first
+
+
+@pytest.mark.parametrize("size", [(2, 2), (4, 1), (4, 2)])
+@pytest.mark.parametrize("policy", NAMES)
+def test_routes_of_every_policy_never_wait_in_a_circle(policy, size):
+    """Property (9), on the way of each packet; followed here without `mcf.rtl.routes.waits`."""
+    mesh = Mesh(width=size[0], height=size[1])
+    sizes = of_nodes(mesh.num_nodes) | {"prompt_tokens": 256 * mesh.num_nodes}
+    assert is_acyclic(mesh, lower(planned(policy, **sizes), mesh))
+    own = planned(policy, **sizes | {"cluster": Cluster.uniform(mesh.topology.name, mesh.num_nodes)})
+    if policy in MIXED and min(size) > 1:
+        with pytest.raises(ScheduleError, match="wait for each other in a circle"):
+            lower(own, mesh)
+    else:
+        assert is_acyclic(mesh, lower(own, mesh))
+
+
+def is_acyclic(mesh, low):
+    """Take away links that wait for none, as long as there are any."""
+    after = {}
+    for entries in low.embedding.tables.routes:
+        for node, entry in entries.items():
+            for port in entry.outs - {Port.LOCAL}:
+                beyond = mesh.neighbour(node, port)
+                ports = entries[beyond].outs - {Port.LOCAL}
+                after.setdefault((node, beyond), set()).update((beyond, mesh.neighbour(beyond, p)) for p in ports)
+    assert after
+    while free := [link for link, others in after.items() if not others]:
+        after = {link: others - set(free) for link, others in after.items() if others}
+    return not after
+
+
+def test_a_circle_is_seen():
+    low = lower(planned("full"), MESH)
+    assert is_acyclic(MESH, low)
+    for start, (a, b, c) in {0: (1, 3, 2), 1: (3, 2, 0), 3: (2, 0, 1), 2: (0, 1, 3)}.items():
+        low.embedding.tables.add(spread(MESH, start, [(start, a), (a, b), (b, c)], [c]))
+    assert not is_acyclic(MESH, low)

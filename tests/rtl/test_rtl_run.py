@@ -1,5 +1,6 @@
 """The executor on simulated hardware obeys schedules as the reference does."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,12 +10,12 @@ pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
 import mcf.ref
 from mcf.cluster import Cluster
-from mcf.errors import RunError, ScheduleError
+from mcf.errors import LawError, RunError, ScheduleError
 from mcf.policies import PlanRequest, plan
-from mcf.rtl.board import LinkFault
 from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.demo import demo_schedule
-from mcf.rtl.mesh.library import FaultKind
+from mcf.rtl.faults import FaultKind, LinkFault, LinkKind
+from mcf.rtl.lower import lower
 from mcf.rtl.routes import Mesh
 from mcf.rtl.run import run
 from mcf.schedule import Schedule
@@ -26,7 +27,8 @@ from mcf.testing.recipe import Recipe
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))
 
 MESH = Mesh(width=2, height=2)
-QUICK = ("gather on a ring", "random 2")
+CIRCLE = "random 7"  # a multicast of it must go to each receiver alone
+QUICK = ("gather on a ring", CIRCLE)
 # float32 on the wire in prefill; states of 16 bits in decode: 5e-4 of the largest output for 16 shards
 TOLERANCE = 2e-3
 BF16_TOLERANCE = 3e-2  # bfloat16 on the wire
@@ -35,13 +37,19 @@ BF16_TOLERANCE = 3e-2  # bfloat16 on the wire
 def aligned_schedules() -> dict[str, Schedule]:
     """The conformance schedules' kinds, with pieces of whole blocks of 64 tokens."""
     out = {}
-    for policy, topology in (("ring", "switch"), ("gather", "ring"), ("full", "mesh:2x2"), ("mars-paper", "switch")):
+    for policy, topology in (
+        ("ring", "switch"),
+        ("gather", "ring"),
+        ("gather", "switch"),
+        ("full", "mesh:2x2"),
+        ("mars-paper", "switch"),
+    ):
         request = PlanRequest(
             shape=TINY, cluster=Cluster.uniform(topology, 4), prompt_tokens=1024, chunk_tokens=512, max_new_tokens=3
         )
         out[f"{policy} on a {topology}"] = plan(policy, request)
     sizes = {"num_nodes": 4, "prompt_tokens": 1024, "chunk_tokens": 512, "page_tokens": 64, "max_new_tokens": 3}
-    for seed in (2, 5):
+    for seed in (2, 5, 7):
         out[f"random {seed}"] = random_schedule(Recipe(**sizes, seed=seed, multicast=True))
     return out
 
@@ -55,11 +63,20 @@ def test_conformance(name):
     assert check_executor(partial(run, mesh=MESH), {name: sched}, tolerance=tolerance) == 1
 
 
+def test_receivers_that_wait_for_each_other_are_found_before_the_run(monkeypatch):
+    """What lowering takes apart is needed: together the copies of that send never leave."""
+    sched = aligned_schedules()[CIRCLE]
+    together = replace(lower(sched, MESH), alone=frozenset())
+    monkeypatch.setattr("mcf.rtl.run.lower", lambda *_: together)
+    with pytest.raises(LawError, match="V6.*the mesh stands still: .* waits for"):
+        run(sched, *random_qkv(sched.meta, decode_tokens=1), decode_tokens=1, mesh=MESH)
+
+
 @pytest.mark.parametrize("stall", [pytest.param(0.0, marks=pytest.mark.full), 0.3])
 def test_the_demo_multicasts_drains_and_merges(stall):
     sched = demo_schedule(MESH)
     tensors = random_qkv(sched.meta, decode_tokens=4)
-    got = run(sched, *tensors, decode_tokens=4, mesh=MESH, latency=3, stall=stall)
+    got = run(sched, *tensors, decode_tokens=4, mesh=MESH, links=LinkKind.PLAIN, latency=3, stall=stall)
     law = mcf.ref.run(sched, *tensors, decode_tokens=4)
     assert float(np.abs(got.out - law.out).max()) < BF16_TOLERANCE
     assert got.peak_bytes == law.peak_bytes
@@ -89,4 +106,4 @@ def test_without_the_link_layer_a_damaged_packet_is_dropped_counted_and_named(fa
     sched = demo_schedule(MESH)
     tensors = random_qkv(sched.meta, decode_tokens=1)
     with pytest.raises(RunError, match=r"node \d dropped packets \(.*(header|length)"):
-        run(sched, *tensors, decode_tokens=1, mesh=MESH, faults=[fault])
+        run(sched, *tensors, decode_tokens=1, mesh=MESH, links=LinkKind.PLAIN, faults=[fault])

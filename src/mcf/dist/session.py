@@ -13,6 +13,7 @@ import torch
 from mcf.dist import faults, gauge, linkgauge
 from mcf.dist.brake import Brake
 from mcf.dist.control import Frame
+from mcf.dist.heap import keep_freed_memory
 from mcf.dist.hf import LoadedModel, load_model
 from mcf.dist.measure import measure
 from mcf.dist.node import Node
@@ -86,6 +87,7 @@ class Session:
         """Load the model; everything it needs lies in one local folder."""
         faults.point("loading")
         folder = self._folder or Path(frame["folder"])
+        keep_freed_memory()
         self._model = load_model(folder, frame["dtype"], num_threads=self._num_threads or frame["num_threads"])
         weights = sum(p.numel() * p.element_size() for p in self._model.model.parameters())
         reply("loaded", num_layers=self._model.num_layers, vocab_size=self._model.vocab_size, weight_bytes=weights)

@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 from mcf.errors import RunError
 from mcf.rtl.build.cxxrtl import compile_module
 from mcf.rtl.driver import Program, read_counters, read_errors, read_register, start, write_tables
-from mcf.rtl.entry import Port
+from mcf.rtl.faults import LinkFault, LinkKind, Refusal
 from mcf.rtl.hdl.core import Core
-from mcf.rtl.hdl.datapath import NEIGHBOURS
 from mcf.rtl.kv_ops import KvCode
-from mcf.rtl.mesh.library import FaultKind, Stop
+from mcf.rtl.links import LAST_BIT, PATIENCE, Links, LinkUse
 from mcf.rtl.mesh.library import Mesh as Instances
+from mcf.rtl.mesh.library import Stop
 from mcf.rtl.processor import Processor
 from mcf.rtl.registers import COUNTERS, NUM_SLOTS
 from mcf.rtl.routes import Mesh
 
 T = TypeVar("T")
 BEAT_WORDS = 5
-LAST_BIT = 128
 # What a run on links without faults must not see: counter -> how it is called.
 LOSSES: Mapping[str, str] = {
     **{f"dropped_{why}": why for why in ("header", "route", "port", "length", "operation", "payload", "state")},
@@ -44,13 +43,6 @@ class Packet(NamedTuple):
     payload: bytes
 
 
-class LinkUse(NamedTuple):
-    """One link: beats that crossed it, cycles in which one waited."""
-
-    moved: int
-    stalled: int
-
-
 @dataclass(kw_only=True)
 class _Node:
     """A node's processor, and the numbers of its other ends in the mesh."""
@@ -66,44 +58,37 @@ class _Node:
     open: tuple[list[NDArray[np.uint32]], list[NDArray[np.uint32]]] = field(default_factory=lambda: ([], []))
 
 
-class LinkFault(NamedTuple):
-    """Something that goes wrong on the way from node a to node b: see `FaultKind` for `at` and `arg`."""
-
-    a: int
-    b: int
-    kind: FaultKind
-    at: int
-    arg: int = 0
-
-
 class Board:
-    """W x H cores with links of `latency` cycles.
-
-    Beats cross as they are, without the link layer; `stall` is the chance that a link refuses one in a cycle, and
-    `faults` count beats.
-    """
+    """W x H cores with links between them (`mcf.rtl.links`)."""
 
     def __init__(
         self,
         mesh: Mesh,
         *,
+        links: LinkKind = LinkKind.PLAIN,
         latency: int = 1,
         stall: float = 0.0,
-        faults: Sequence[LinkFault] = (),
+        noise: float = 0.0,
+        faults: Sequence[LinkFault | Refusal] = (),
         waveform: bool = False,
     ) -> None:
-        self.mesh, self.latency = mesh, latency
+        self.mesh = mesh
         self.instances = Instances()
         library = compile_module(Core(), name="core", waveform=waveform)
         cores = [self.instances.instance(library) for _ in range(mesh.num_nodes)]
-        self.links = {(a, b): self._link(cores, a, b, port, stall) for a, b, port in self._edges()}
-        for fault in faults:
-            self.instances.fault(self.links[fault.a, fault.b], fault.kind, fault.at, fault.arg)
+        on_links = [fault for fault in faults if isinstance(fault, LinkFault)]
+        self.links = Links(
+            self.instances, mesh, cores, kind=links, latency=latency, stall=stall, noise=noise, faults=on_links
+        )
         self.nodes = [self._node(core) for core in cores]
         for number, node in enumerate(self.nodes):
             y, x = divmod(number, mesh.width)
             program = start(node=number, x=x, y=y, last=mesh.num_nodes - 1, is_counting=False, has_interrupt=True)
             node.processor.start(program)
+        for fault in faults:
+            if isinstance(fault, Refusal):
+                for sink in self.nodes[fault.node].sinks:
+                    self.instances.hold(sink, fault.at, fault.cycles)
         if waveform:
             self.instances.open_waveform(cores, [f"node{n}" for n in range(mesh.num_nodes)])
 
@@ -179,11 +164,16 @@ class Board:
     # --- running ---
 
     def run(self) -> bool:
-        """Go on until something reaches a node; False when nothing can move any more."""
+        """Go on until something reaches a node; False when nothing can move any more.
+
+        Raises RunError naming a link when for PATIENCE cycles no link has moved a beat.
+        """
         stop = Stop.ANSWERED
         while stop is Stop.ANSWERED:
             self._go_on()
-            stop = self.instances.run(wake=True)
+            stop = self.instances.run(PATIENCE, wake=True)
+        if stop is Stop.LIMIT:
+            self.links.check_progress()
         return stop is not Stop.QUIET
 
     def _go_on(self) -> None:
@@ -216,8 +206,7 @@ class Board:
 
     def link_use(self) -> dict[tuple[int, int], LinkUse]:
         """Of each link of the mesh."""
-        counts = {link: self.instances.counts(number) for link, number in self.links.items()}
-        return {link: LinkUse(count.moved, count.stalled) for link, count in counts.items()}
+        return self.links.use()
 
     def counters(self) -> list[dict[str, int]]:
         """All counters of each node."""
@@ -227,34 +216,17 @@ class Board:
     def check_drops(self) -> None:
         """Raise RunError naming the first node that dropped something."""
         errors = self.ask_all({number: read_errors() for number in range(len(self.nodes))})
-        if not any(errors.values()):
+        if not any(set(names) - {"link"} for names in errors.values()):
             return
         for number, found in enumerate(self.counters()):
             lost = {why: found[name] for name, why in LOSSES.items() if found[name]}
             if lost:
                 said = ", ".join(f"{count} for {why}" for why, count in lost.items())
                 raise RunError(f"node {number} dropped packets ({said}): expected none on links without faults")
-            if errors[number]:
-                raise RunError(f"node {number} reports errors ({', '.join(errors[number])}): expected none")
+            if others := [name for name in errors[number] if name != "link"]:  # refused words are sent again
+                raise RunError(f"node {number} reports errors ({', '.join(others)}): expected none")
 
     # --- building ---
-
-    def _edges(self) -> Iterator[tuple[int, int, Port]]:
-        for a in range(self.mesh.num_nodes):
-            for port in NEIGHBOURS:
-                b = self.mesh.neighbour(a, port)
-                if b is not None:
-                    yield a, b, port
-
-    def _link(self, cores: list[int], a: int, b: int, port: Port, stall: float) -> int:
-        """The link from a to b; its number counts beats as they leave the core."""
-        start, latency = (cores[a], f"links_out__{int(port)}"), self.latency
-        goal = cores[b], f"links_in__{int(port.opposite)}"
-        depth = latency + 1 if latency else 0
-        link = self.instances.link(start, goal, latency=latency, depth=depth, last_bit=LAST_BIT)
-        if stall:
-            self.instances.stall_link(link, stall)
-        return link
 
     def _node(self, core: int) -> _Node:
         source, sink = self.instances.source, self.instances.sink

@@ -18,6 +18,7 @@ from mcf.rtl.embed import Embedding, embed, own_route
 from mcf.rtl.golden.state import LANES, MAX_CHILDREN
 from mcf.rtl.registers import NUM_SLOTS
 from mcf.rtl.routes import Mesh
+from mcf.schedule.deadlock import lone_copies
 from mcf.schedule.packets import (
     BEAT_BYTES,
     BLOCK_TOKENS,
@@ -66,6 +67,8 @@ class Merge:
 class Lowered:
     """All that the nodes are given. `messages`: of each send row, the same for every layer; none for states that a
     reduction unit merges, whose child numbers are in `child`. `merges`: node -> the merge of its decode template.
+    `alone`: sends to several nodes of which each receiver gets a copy of its own as soon as it has posted, since they
+    may wait for each other (`mcf.schedule.deadlock.lone_copies`); other multicasts leave when all have posted.
     """
 
     sched: Schedule
@@ -74,6 +77,18 @@ class Lowered:
     merges: Mapping[int, Merge]
     child: Mapping[int, int]
     own: tuple[int, ...] = field(default=())
+    alone: frozenset[int] = frozenset()
+
+    def groups(self, row: int) -> list[list[int]]:
+        """The receivers of a send, as those that get one packet together."""
+        receivers = self.sched.receivers(row)
+        return [[node] for node in receivers] if row in self.alone else [receivers]
+
+    def route(self, row: int, to: Sequence[int]) -> int:
+        """The route of a send, or of its copy to one receiver."""
+        if list(to) == self.sched.receivers(row):
+            return self.embedding.of_send[row]
+        return self.embedding.of_pair[int(self.sched.steps["node"][row]), to[0]]
 
     @property
     def slots_per_tick(self) -> int:
@@ -99,7 +114,13 @@ def lower(sched: Schedule, mesh: Mesh) -> Lowered:
     sends = (sched.steps["kind"] == SEND).nonzero()[0].tolist()
     messages = {row: tuple(_messages(sched, row)) for row in sends if not _is_merged(sched, merges, row)}
     return Lowered(
-        sched=sched, embedding=embedding, messages=messages, merges=merges, child=_children(sched, merges), own=own
+        sched=sched,
+        embedding=embedding,
+        messages=messages,
+        merges=merges,
+        child=_children(sched, merges),
+        own=own,
+        alone=lone_copies(sched),
     )
 
 
@@ -146,19 +167,18 @@ def _messages(sched: Schedule, row: int) -> Iterator[Message]:
         yield Message(head=head, half=half, block=block, num_tokens=tokens[block], num_bytes=num_bytes)
 
 
-def header_of(low: Lowered, row: int, message: Message, *, layer: int) -> dict[str, int]:
-    """The header of a message's first packet, `len` the most beats of a packet."""
-    sched, step = low.sched, low.sched.step(row)
-    one = sched.receivers(row)
+def header_of(low: Lowered, row: int, message: Message, *, layer: int, to: Sequence[int]) -> dict[str, int]:
+    """The header of a message's first packet to one of `Lowered.groups`, `len` the most beats of a packet."""
+    step = low.sched.step(row)
     return {
         "stage": STAGES[step.stage],
         "op": op_of(step),
-        "collective": Collective.P2P if len(one) == 1 else Collective.MULTICAST,
+        "collective": Collective.P2P if len(to) == 1 else Collective.MULTICAST,
         "flags": Flags.LAST if message.num_beats <= SEGMENT_BEATS else 0,
         "src": step.node,
-        "dst_node": one[0] if len(one) == 1 else step.node,
+        "dst_node": to[0] if len(to) == 1 else step.node,
         "dst_root": step.node,
-        "route_id": low.embedding.of_send[row],
+        "route_id": low.route(row, to),
         "layer": layer,
         "head": message.head,
         "is_v": message.half,
@@ -269,10 +289,11 @@ def _is_merged(sched: Schedule, merges: Mapping[int, Merge], row: int) -> bool:
     return bool(merges) and step.payload == STATE and step.stage == DECODE
 
 
-def state_header(low: Lowered, row: int, *, tick: int, q_head: int, to_self: bool) -> dict[str, int]:
-    """The header of one query head's state on its way to the reduction units of a send's receivers, or to one's own."""
+def state_header(low: Lowered, row: int, *, tick: int, q_head: int, to: Sequence[int]) -> dict[str, int]:
+    """The header of one query head's state on its way to the reduction units of a send's receivers, or to one's own,
+    where `to` is empty.
+    """
     sched, step = low.sched, low.sched.step(row)
-    one = [step.node] if to_self else sched.receivers(row)
     return {
         "stage": Stage.DECODE,
         "op": Op.STATE,
@@ -280,9 +301,9 @@ def state_header(low: Lowered, row: int, *, tick: int, q_head: int, to_self: boo
         "reduce_op": ReduceOp.MERGE,
         "flags": Flags.LAST,
         "src": step.node,
-        "dst_node": one[0] if len(one) == 1 else step.node,
+        "dst_node": to[0] if len(to) == 1 else step.node,
         "dst_root": step.node,
-        "route_id": low.own[step.node] if to_self else low.embedding.of_send[row],
+        "route_id": low.route(row, to) if to else low.own[step.node],
         "layer": tick % sched.meta.num_layers,
         "head": q_head // sched.meta.group_heads,
         "block": 0,
@@ -293,5 +314,5 @@ def state_header(low: Lowered, row: int, *, tick: int, q_head: int, to_self: boo
 
 def result_header(low: Lowered, node: int, *, tick: int, q_head: int) -> dict[str, int]:
     """The header under which a merged state comes back to the node's own compute half."""
-    header = state_header(low, low.merges[node].row, tick=tick, q_head=q_head, to_self=True)
+    header = state_header(low, low.merges[node].row, tick=tick, q_head=q_head, to=())
     return header | {"op": Op.REDUCE_RESULT, "collective": Collective.P2P, "block": q_head}

@@ -1,7 +1,7 @@
 """One node of a run: its lanes, what each row must find there and does, what its network half sends and receives."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ from mcf.schedule.steps import (
     STATE,
     Step,
 )
-from mcf.schedule.wire import Collective, Op, Stage, pack, unpack
+from mcf.schedule.wire import Op, Stage, pack, unpack
 
 if TYPE_CHECKING:
     from mcf.rtl.run import Run
@@ -173,7 +173,7 @@ class Node:
         merge_of = self.low.merges.get(self.number)
         if merge_of is not None and inst.row in merge_of.inputs and row.stage == DECODE:
             self._arm(inst.it)
-            self._send_state(inst.row, inst.it, state, to_self=True)
+            self._send_state(inst.row, inst.it, state, ())
 
     def _merge(self, row: Step, inst: Instance) -> None:
         if self._is_unit_merge(inst.row):
@@ -218,42 +218,33 @@ class Node:
         """A send has reached all its receivers."""
         self.directory.ask(KvOp.DONE, self.reading.pop((row, tick), []), position=self.program.place(row))
 
-    def launch(self, row: int, tick: int, to: int | None = None) -> None:
-        """All receivers have posted, or node `to` alone: the payload goes to the network half, as descriptors."""
+    def launch(self, row: int, tick: int, to: Sequence[int]) -> None:
+        """These receivers have posted: the payload goes to the network half, as descriptors."""
         step, board = self.program.rows[row], self.run.board
         state = self._source(row, tick) if step.payload == STATE else None
         if row not in self.low.messages:
             assert state is not None
-            self._send_state(row, tick, state, to_self=False, way=self._way(to))
+            self._send_state(row, tick, state, to)
             return
         messages = self.low.messages[row]
         layer = self.program.layer(tick)
         parts = [self.compute.payload(step, message, tick, state) for message in messages]
         padded = [part + bytes(-len(part) % BEAT_BYTES) for part in parts]
         address = board.store(self.number, b"".join(padded))
-        headers = [header_of(self.low, row, message, layer=layer) | self._way(to) for message in messages]
+        headers = [header_of(self.low, row, message, layer=layer, to=to) for message in messages]
         board.post(self.number, descriptors(headers, [message.num_beats for message in messages], address))
-
-    def _way(self, to: int | None) -> dict[str, int]:
-        """The header fields that change when a copy goes to one receiver alone."""
-        if to is None:
-            return {}
-        route = self.low.embedding.of_pair[self.number, to]
-        return {"dst_node": to, "route_id": route, "collective": Collective.P2P}
 
     def _source(self, row: int, tick: int) -> PartialState:
         states = self.compute.states
         return states[next((t, tick) for t in self.program.after[row] if (t, tick) in states)]
 
-    def _send_state(
-        self, row: int, tick: int, state: PartialState, *, to_self: bool, way: dict[str, int] | None = None
-    ) -> None:
-        """One packet for each query head: to the reduction units of the receivers, or to the node's own."""
+    def _send_state(self, row: int, tick: int, state: PartialState, to: Sequence[int]) -> None:
+        """One packet for each query head: to the reduction units of the receivers; of nobody, to the node's own."""
         blocks = encode(state, self.run.v_scale)
         for head in range(self.low.slots_per_tick):
             beats = to_beats(_one(blocks, head), self.low.child[row], OUT_BEATS)
             address = self.run.board.store(self.number, b"".join(beat.to_bytes(BEAT_BYTES, "little") for beat in beats))
-            header = state_header(self.low, row, tick=tick, q_head=head, to_self=to_self) | (way or {})
+            header = state_header(self.low, row, tick=tick, q_head=head, to=to)
             self.run.board.post(self.number, [pack_descriptor(header, address=address, beats=len(beats))])
 
     # --- receiving ---
@@ -279,7 +270,7 @@ class Node:
     def _expect(self, recv: int, row: Step, tick: int) -> None:
         layer, count = self.program.layer(tick), 0
         for message in self.low.messages[row.ref]:
-            header = header_of(self.low, row.ref, message, layer=layer)
+            header = header_of(self.low, row.ref, message, layer=layer, to=[self.number])
             for segment in range(-(-message.num_beats // SEGMENT_BEATS)):
                 key = tuple(int(header.get(name, 0)) for name in _KEY[:-1]) + (segment,)
                 self.expected[key].append(_Part(recv, tick, message, segment))

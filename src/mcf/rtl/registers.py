@@ -140,7 +140,7 @@ _COUNTS: tuple[tuple[str, str, int], ...] = (
     ("dropped_state", "state packets dropped: no such slot, child or length", 1),
     ("refused_slot", "set-ups of slots refused: in use, or impossible", 1),
     ("descriptors_bad", "descriptors skipped, as in `errors`", 1),
-    ("sent", "packets that this node put on the network", 1),
+    ("sent", "packets that this node put on the network, merged states too", 2),
     ("received", "packets that arrived for this node", 1),
     ("beats_kv", "beats that arrived for the compute half, headers too", 1),
     ("beats_state", "beats that arrived for the reduction", 1),

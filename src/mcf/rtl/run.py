@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mcf.errors import LawError, RunError
-from mcf.rtl.board import Board, LinkFault, LinkUse
+from mcf.rtl.board import Board
+from mcf.rtl.faults import LinkFault, LinkKind, Refusal
+from mcf.rtl.links import LinkUse
 from mcf.rtl.lower import Lowered, lower
 from mcf.rtl.node import Node
 from mcf.rtl.number import Array
@@ -44,24 +46,26 @@ def run(
     *,
     decode_tokens: int = 0,
     mesh: Mesh,
+    links: LinkKind = LinkKind.CREDIT,
     latency: int = 1,
     stall: float = 0.0,
-    faults: Sequence[LinkFault] = (),
+    noise: float = 0.0,
+    faults: Sequence[LinkFault | Refusal] = (),
     waveform: bool = False,
 ) -> RtlOutcome:
     """Run a schedule that `verify` has passed on a mesh of node cores, compiled for simulation.
 
     q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d], T = `decode_tokens`, as `mcf.ref.run`. KV, queries and states of
     prefill travel in the schedule's bytes per element; states of decode in block floating point, merged by the
-    reduction units. Compute takes no time. `latency` of the links in cycles, `stall` the chance that one refuses a
-    beat; `faults` damage beats.
-    Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when the mesh stands
-    still or drops something.
+    reduction units. Compute takes no time. Links as of `mcf.rtl.links.Links`: `faults` and `noise` damage beats of
+    plain links, whose packets are then dropped, and words of the link layer, which then sends them again.
+    Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when a node drops
+    something, a link falls silent or the mesh stands still.
     """
     program = Program(schedule, decode_tokens)
     tensors = check_tensors(program, q=q, k=k, v=v)
     low = lower(schedule, mesh)
-    board = Board(mesh, latency=latency, stall=stall, faults=faults, waveform=waveform)
+    board = Board(mesh, links=links, latency=latency, stall=stall, noise=noise, faults=faults, waveform=waveform)
     try:
         out = Run(program, board, low, tensors).run()
         return replace(out, waveform=board.take_waveform()) if waveform else out
@@ -80,8 +84,7 @@ class Run:
         self.progress = Progress(program)
         self.num_started = [0] * len(self.program.rows)
         self.credits: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-        self.waiting: list[tuple[int, int]] = []  # sends whose receivers have not all posted
-        self.served: dict[tuple[int, int], set[int]] = {}  # multicasts that go to their receivers one by one
+        self.waiting: list[tuple[int, int, list[int]]] = []  # sends, and the receivers that have not all posted
         self.under_way: dict[tuple[int, int], tuple[int, set[int]]] = {}  # (row, tick) -> first cycle, nodes to reach
         self.trace, self.purposes = TraceBuilder(), purposes(sched).tolist()
         self.phase_ends = {PREFILL: 0, CONVERGE: 0, DECODE: 0}
@@ -99,7 +102,7 @@ class Run:
             if not self._unfinished():
                 break
             moving = self.board.run()
-            if not (done + self._take_in() or moving or self._part_a_multicast()):
+            if not (done + self._take_in() or moving):
                 self._stuck()
         cycles = self.board.cycle  # software reads the counters afterwards
         self.board.check_drops()
@@ -114,37 +117,15 @@ class Run:
         return total
 
     def _launch(self) -> int:
-        done = 0
-        for row, tick in list(self.waiting):
-            missing = set(self.sched.receivers(row)) - self._posted(row, tick)
-            if (row, tick) in self.under_way:
-                done += self._launch_copies(row, tick)
-            elif not missing:
-                self.waiting.remove((row, tick))
-                self.under_way[row, tick] = self.board.cycle, set(self.sched.receivers(row))
-                self.nodes[self.program.rows[row].node].launch(row, tick)
-                done += 1
-        return done
+        ready = [one for one in self.waiting if self._have_posted(*one)]
+        for row, tick, group in ready:
+            self.waiting.remove((row, tick, group))
+            self.under_way.setdefault((row, tick), (self.board.cycle, set(self.sched.receivers(row))))
+            self.nodes[self.program.rows[row].node].launch(row, tick, group)
+        return len(ready)
 
-    def _posted(self, row: int, tick: int) -> set[int]:
-        return {node for node in self.sched.receivers(row) if self.credits[row][node] > tick}
-
-    def _launch_copies(self, row: int, tick: int) -> int:
-        """Send a multicast to those that have posted, one by one: they may have to wait for each other in a circle."""
-        served = self.served.setdefault((row, tick), set())
-        new = self._posted(row, tick) - served
-        if new and not served:
-            self.under_way[row, tick] = self.board.cycle, set(self.sched.receivers(row))
-        for node in sorted(new):
-            self.nodes[self.program.rows[row].node].launch(row, tick, node)
-        served |= new
-        if served == set(self.sched.receivers(row)):
-            self.waiting.remove((row, tick))
-        return len(new)
-
-    def _part_a_multicast(self) -> bool:
-        """When nothing moves: give a waiting multicast to those that have posted."""
-        return any(self._launch_copies(row, tick) for row, tick in list(self.waiting))
+    def _have_posted(self, row: int, tick: int, group: list[int]) -> bool:
+        return all(self.credits[row][node] > tick for node in group)
 
     def _take_in(self) -> int:
         done = 0
@@ -163,6 +144,7 @@ class Run:
 
     def _stuck(self) -> None:
         self.board.check_drops()
+        self.board.links.check_losses()
         reasons = []
         for node in self.nodes:
             for lane in LANE_NAMES:
@@ -170,7 +152,7 @@ class Run:
                     row = f"row {inst.row} ({KIND_NAMES[self.program.rows[inst.row].kind]})"
                     reasons.append((inst.row, f"node {node.number} {row} waits for {node.blocked(inst)}"))
         reasons += [(row, f"send row {row} has not arrived") for row, _ in self.under_way]
-        reasons += [(row, f"send row {row} has no posted receive") for row, _ in self.waiting]
+        reasons += [(row, f"send row {row} has no posted receive") for row, _, _ in self.waiting]
         if not reasons:
             raise RunError("the mesh stands still: expected every packet to arrive on links without faults")
         first, text = reasons[0]
@@ -183,8 +165,8 @@ class Run:
         return self.num_started[row] == len(self.progress.ended[row])
 
     def depart(self, row: int, tick: int) -> None:
-        """A send has started; it leaves when all its receivers have posted."""
-        self.waiting.append((row, tick))
+        """A send has started; it leaves for each group of receivers when all of the group have posted."""
+        self.waiting += [(row, tick, group) for group in self.low.groups(row)]
 
     def end(self, row: int, tick: int, cycle: int | None = None) -> None:
         """Record that one run of a row has ended."""

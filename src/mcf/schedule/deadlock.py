@@ -111,25 +111,52 @@ def _reuse_edges(sched: Schedule, keys: Array, pairs: tuple[Array, Array]) -> tu
 
 
 def stuck_rows(sched: Schedule, pairs: tuple[Array, Array]) -> Array:
-    """Rows that can never start or end; empty when the schedule cannot dead-lock (Kahn's algorithm, a whole front at a
-    time).
+    """Rows that can never start or end; empty when the schedule cannot dead-lock."""
+    left = np.flatnonzero(_waiting(len(sched.steps), *_edges(sched, pairs)))
+    return np.unique(left % max(len(sched.steps), 1))
+
+
+def lone_copies(sched: Schedule) -> frozenset[int]:
+    """Sends to several nodes that must go to each receiver alone, of a schedule that cannot dead-lock.
+
+    A network that carries a send's copies together starts when all receivers have posted. Where one posts only after
+    what another does with its copy, all would wait for ever. They are found as the waits show them: of the sends of a
+    loop that have started and have a receiver that has posted, the first is taken apart, until nothing waits.
     """
-    src, dst = _edges(sched, pairs)
-    total = 2 * len(sched.steps)
+    s, num = sched.steps, len(sched.steps)
+    recvs = np.flatnonzero(s["kind"] == RECV)
+    refs = s["ref"][recvs].astype(np.int64)
+    together = recvs[np.bincount(refs, minlength=num)[refs] > 1]
+    src, dst = _edges(sched, use_pairs(sched))
+    loops = s["stage"].astype(np.int64) * (sched.meta.num_chunks + 1) + s["chunk"]
+    out: set[int] = set()
+    while len(together):
+        ref = s["ref"][together].astype(np.int64)
+        waiting = _waiting(num, np.append(src, ref + num), np.append(dst, together + num))
+        held = np.unique(ref[(waiting[together + num] > 0) & (waiting[together] == 0) & (waiting[ref] == 0)])
+        if not len(held):
+            break
+        apart = held[np.unique(loops[held], return_index=True)[1]]
+        out |= set(apart.tolist())
+        together = together[~np.isin(ref, apart)]
+    return frozenset(out)
+
+
+def _waiting(num_rows: int, src: Array, dst: Array) -> Array:
+    """[2R] how much each start (row) and end (row + R) still waits for when nothing moves any more (Kahn's algorithm, a
+    whole front at a time).
+    """
+    total = 2 * num_rows
     order = np.argsort(src, kind="stable")
     dst = dst[order]
     starts = np.searchsorted(src[order], np.arange(total + 1))
     waiting = np.bincount(dst, minlength=total)
     front = np.flatnonzero(waiting == 0)
-    done = 0
     while len(front):
-        done += len(front)
         sizes = starts[front + 1] - starts[front]
         base = np.repeat(starts[front] - (np.cumsum(sizes) - sizes), sizes)
         reached = dst[base + np.arange(len(base))]
         np.subtract.at(waiting, reached, 1)
         front = np.unique(reached[waiting[reached] == 0])
-    if done == total:
-        return np.empty(0, np.int64)
-    left = np.flatnonzero(waiting > 0)
-    return np.unique(left % max(len(sched.steps), 1))
+    out: Array = waiting
+    return out

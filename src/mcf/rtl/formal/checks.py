@@ -5,11 +5,24 @@ from dataclasses import dataclass
 from functools import partial
 
 from mcf.rtl.formal.allocator import AllocatorBench, PartOf, Roomless
+from mcf.rtl.formal.axi import (
+    CrossingRead,
+    CrossingWrite,
+    Early,
+    ReadBench,
+    Restless,
+    RestlessWrite,
+    RoomlessRead,
+    Talkative,
+    Unlimited,
+    UnlimitedWrite,
+    WriteBench,
+)
 from mcf.rtl.formal.bench import Bench
-from mcf.rtl.formal.fifo import FifoBench, Uncommitted, WholeBench
+from mcf.rtl.formal.fifo import FifoBench, RoomBench, Uncommitted, WholeBench
 from mcf.rtl.formal.kv import ForgetsOwners, FreesAtOnce, KvBench, ServesDraining, TakesTwice
-from mcf.rtl.formal.link import Greedy, LinkBench, Trusting
-from mcf.rtl.formal.reduce import CountsTwice, Forgets, Hasty, ReduceBench, Repeats
+from mcf.rtl.formal.link import CreditBench, Generous, Greedy, LinkBench, Trusting
+from mcf.rtl.formal.reduce import CountsTwice, Forgets, Hasty, Polite, ReduceBench, Repeats
 from mcf.rtl.formal.router import Mixing, NeverFull, OneSided, RouterBench, TightRouter
 
 
@@ -39,6 +52,14 @@ _FIFO = Check(
     claim="a queue is never over full, keeps what it offers, and gives each beat once and in order",
     bench=FifoBench,
     num_steps=10,
+    quick=True,
+)
+_ROOM = Check(
+    properties="1, 2",
+    claim="a queue holds what went in and has not come out, at most its depth, and keeps what it offers",
+    bench=RoomBench,
+    num_steps=3,
+    forever=True,
     quick=True,
 )
 _WHOLE = Check(
@@ -75,6 +96,14 @@ _LINK = Check(
     num_steps=11,
     quick=True,
 )
+_CREDIT = Check(
+    properties="1",
+    claim="credit, beats under way and beats that wait make the depth, with beats both ways",
+    bench=CreditBench,
+    num_steps=5,
+    forever=True,
+    quick=True,
+)
 _KV = Check(
     properties="2, 6",
     claim="the directory keeps owners, serves no reader while draining, frees with no reader left, holds none twice",
@@ -95,10 +124,34 @@ _PROMPT = Check(
     bench=partial(ReduceBench, prompt=True),
     num_steps=18,
 )
+_READ = Check(
+    properties="8",
+    claim="a reader's addresses stay, cross no 4 KB, are at most the limit, and have room for what comes",
+    bench=ReadBench,
+    num_steps=3,
+    forever=True,
+    quick=True,
+)
+_WRITE = Check(
+    properties="8",
+    claim="a writer's addresses stay, cross no 4 KB, and are of beats that are there and leave as they said",
+    bench=partial(WriteBench, answers=False),
+    num_steps=3,
+    forever=True,
+    quick=True,
+)
+_ANSWERS = Check(
+    properties="8",
+    claim="at most the limit of written bursts wait for answers; a request is done once, when all of its are answered",
+    bench=WriteBench,
+    num_steps=16,
+)
 
 CHECKS: dict[str, Check] = {
     "fifo": _FIFO,
     "fifo.overfull": _mutant(_FIFO, "a writer one beat too late", partial(FifoBench, slack=1)),
+    "fifo.room": _ROOM,
+    "fifo.late": _mutant(_ROOM, "a writer one beat too late", partial(RoomBench, slack=1), quick=False, num_steps=10),
     "fifo.whole": _WHOLE,
     "fifo.uncommitted": _mutant(_WHOLE, "reads before a packet is whole", partial(WholeBench, Uncommitted)),
     "allocator": _ALLOCATOR,
@@ -117,6 +170,9 @@ CHECKS: dict[str, Check] = {
     "link.long": Check(properties=_LINK.properties, claim=_LINK.claim, bench=LinkBench, num_steps=15),
     "link.trusting": _mutant(_LINK, "takes damaged words", partial(LinkBench, Trusting)),
     "link.greedy": _mutant(_LINK, "sends without credit", partial(LinkBench, Greedy)),
+    "link.credit": _CREDIT,
+    "link.unpaid": _mutant(_CREDIT, "sends without credit", partial(CreditBench, Greedy), quick=False, num_steps=11),
+    "link.generous": _mutant(_CREDIT, "gives places back early", partial(CreditBench, Generous)),
     "kv_dir": _KV,
     "kv_dir.long": Check(properties="2, 6", claim=_KV.claim, bench=KvBench, num_steps=23),
     "kv_dir.owners": _mutant(_KV, "forgets owners", partial(KvBench, ForgetsOwners)),
@@ -128,8 +184,25 @@ CHECKS: dict[str, Check] = {
     "reduce.prompt": _PROMPT,
     "reduce.hasty": _mutant(_REDUCE, "completes with the first child", partial(ReduceBench, Hasty)),
     "reduce.double": _mutant(_REDUCE, "counts a child twice", partial(ReduceBench, CountsTwice)),
+    "reduce.polite": _mutant(_REDUCE, "lets its input wait", partial(ReduceBench, Polite), quick=False),
     "reduce.repeats": _mutant(_REDUCE, "sends results twice", partial(ReduceBench, emit=Repeats), quick=False),
     "reduce.forgets": _mutant(
         _PROMPT, "loses a completion", partial(ReduceBench, emit=Forgets, prompt=True), quick=False
     ),
+    "axi.read": _READ,
+    "axi.crossing": _mutant(_READ, "bursts cross 4 KB", partial(ReadBench, CrossingRead), num_steps=8),
+    "axi.unlimited": _mutant(_READ, "no limit", partial(ReadBench, Unlimited), num_steps=10),
+    "axi.restless": _mutant(_READ, "changes an address", partial(ReadBench, Restless), quick=False, num_steps=8),
+    "axi.roomless": _mutant(
+        _READ, "does not look for room", partial(ReadBench, RoomlessRead), quick=False, num_steps=10
+    ),
+    "axi.write": _WRITE,
+    "axi.write_crossing": _mutant(_WRITE, "bursts cross 4 KB", partial(WriteBench, CrossingWrite), num_steps=8),
+    "axi.write_restless": _mutant(
+        _WRITE, "changes an address", partial(WriteBench, RestlessWrite), quick=False, num_steps=10
+    ),
+    "axi.early": _mutant(_WRITE, "asks without beats", partial(WriteBench, Early), quick=False, num_steps=8),
+    "axi.answers": _ANSWERS,
+    "axi.talkative": _mutant(_ANSWERS, "done with each burst", partial(WriteBench, Talkative), quick=False),
+    "axi.write_unlimited": _mutant(_ANSWERS, "no limit", partial(WriteBench, UnlimitedWrite), quick=False),
 }

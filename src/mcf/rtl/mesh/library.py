@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from mcf.errors import RunError, UserError
 from mcf.rtl.build.cxxrtl import Library, compile_mesh
 from mcf.rtl.build.ports import Ports
+from mcf.rtl.faults import FaultKind
+from mcf.rtl.mesh.ddr import AxiPorts, Ddr, DdrTiming
 
 Array = NDArray[Any]
 STREAM_WORDS = 12
@@ -23,6 +25,7 @@ _AXI_IN = ("awaddr", "awvalid", "wdata", "wstrb", "wvalid", "bready", "araddr", 
 _AXI_OUT = ("awready", "wready", "bresp", "bvalid", "arready", "rdata", "rresp", "rvalid")
 _WAVEFORM_BYTES = 1 << 20
 _CHANCES = 256
+_NOISES = 1 << 24
 _FIRST_SEED = 0x9E3779B97F4A7C15
 
 
@@ -35,25 +38,18 @@ class Stop(IntEnum):
     ANSWERED = 3
 
 
-class FaultKind(IntEnum):
-    """What can go wrong on a link: a bit flips, a word is lost or doubled, all words of some cycles are lost."""
-
-    FLIP = 0
-    DROP = 1
-    DOUBLE = 2
-    SILENCE = 3
-
-
 class LinkCounts(NamedTuple):
-    """Words that crossed a link; cycles in which one waited to; words lost to faults."""
+    """Words that crossed a link; cycles in which one waited to; words that faults lost, damaged and doubled."""
 
     moved: int
     stalled: int
     lost: int
+    flipped: int
+    doubled: int
 
 
 class _Counts(ctypes.Structure):
-    _fields_ = (("moved", ctypes.c_uint64), ("stalled", ctypes.c_uint64), ("lost", ctypes.c_uint64))
+    _fields_ = tuple((name, ctypes.c_uint64) for name in LinkCounts._fields)
 
 
 class Mesh:
@@ -122,6 +118,13 @@ class Mesh:
         at = self._output(node, requests), self._input(node, payload)
         return int(self._lib.mesh_producer(self._mesh, node, *at))
 
+    def ddr(self, ports: AxiPorts, timing: DdrTiming | None = None) -> Ddr:
+        """Put AXI ports, each an (instance, prefix of its signals), behind one memory, which is returned."""
+        out = Ddr(self._lib, self._mesh, timing or DdrTiming())
+        for instance, prefix in ports:
+            out.attach(instance, self._ports[instance], prefix, self._next_seed())
+        return out
+
     def stall_link(self, link: int, chance: float) -> None:
         """Let a link (not a plain wire) refuse words at random."""
         self._lib.mesh_stall_link(self._mesh, link, _chance(chance), self._next_seed())
@@ -137,6 +140,23 @@ class Mesh:
         names = [*(f"axi__{name}" for name in _AXI_OUT), "interrupt"]
         places += [self._ports[instance].places(is_input=False)[name][0] for name in names]
         return int(self._lib.mesh_axi(self._mesh, instance, (ctypes.c_int32 * len(places))(*places)))
+
+    def noise(self, link: int, share: float, *, num_bits: int) -> None:
+        """Break a share of a link's words at random, each in one way: a bit below `num_bits` flips, lost, doubled."""
+        self._lib.mesh_noise(self._mesh, link, round(share * _NOISES), self._next_seed(), num_bits)
+
+    def hold(self, sink: int, start: int, count: int) -> None:
+        """Let a sink take nothing for `count` cycles from cycle `start` on."""
+        self._lib.mesh_hold_sink(self._mesh, sink, start, count)
+
+    def count_pulses(self, instance: int, name: str) -> int:
+        """Count the cycles in which an output signal is high, from now on; the counter's number."""
+        at, _ = self._ports[instance].places(is_input=False)[name]
+        return int(self._lib.mesh_count_pulses(self._mesh, instance, at))
+
+    def pulses(self, counter: int) -> int:
+        """How far a counter of pulses is."""
+        return int(self._lib.mesh_pulses(self._mesh, counter))
 
     # --- running ---
 
@@ -209,7 +229,7 @@ class Mesh:
         """What crossed a link so far."""
         out = _Counts()
         self._lib.mesh_counts(self._mesh, link, ctypes.byref(out))
-        return LinkCounts(out.moved, out.stalled, out.lost)
+        return LinkCounts(*(getattr(out, name) for name in LinkCounts._fields))
 
     def records(self) -> Array:
         """Return the packets that crossed recorded links since the last call, as RECORD."""
@@ -262,10 +282,12 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_link": (_I, (_P, _I, _I, _I, _I, _U, _U, _I)),
     "mesh_stall_link": (None, (_P, _I, _U, _L)),
     "mesh_fault": (None, (_P, _I, _U, _L, _U)),
+    "mesh_noise": (None, (_P, _I, _U, _L, _U)),
     "mesh_source": (_I, (_P, _I, _I, _U, _L)),
     "mesh_push": (None, (_P, _I, _P, ctypes.c_int64, _I)),
     "mesh_pending": (ctypes.c_int64, (_P, _I)),
     "mesh_sink": (_I, (_P, _I, _I, _U, _L, _I)),
+    "mesh_hold_sink": (None, (_P, _I, _L, _L)),
     "mesh_held": (ctypes.c_int64, (_P, _I)),
     "mesh_take": (ctypes.c_int64, (_P, _I, _P, _P, _I, ctypes.c_int64)),
     "mesh_producer": (_I, (_P, _I, _I, _I)),
@@ -275,9 +297,16 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_axi_answers": (ctypes.c_int64, (_P, _I, _P, ctypes.c_int64)),
     "mesh_axi_pending": (ctypes.c_int64, (_P, _I)),
     "mesh_axi_refused": (_U, (_P, _I)),
+    "mesh_ddr": (_I, (_P, _U, _U, _L, _L)),
+    "mesh_ddr_port": (_I, (_P, _I, _I, _I, _P, _U, _L)),
+    "mesh_ddr_write": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
+    "mesh_ddr_read": (None, (_P, _I, _L, _P, _L)),
+    "mesh_ddr_counts": (None, (_P, _I, _I, _P)),
     "mesh_poke": (None, (_P, _I, _I, _P, _I)),
     "mesh_peek": (None, (_P, _I, _I, _P, _I)),
     "mesh_counts": (None, (_P, _I, _P)),
+    "mesh_count_pulses": (_I, (_P, _I, _I)),
+    "mesh_pulses": (_L, (_P, _I)),
     "mesh_records": (ctypes.c_int64, (_P, _P, ctypes.c_int64)),
     "mesh_cycle": (_L, (_P,)),
     "mesh_run": (_I, (_P, _L, _I)),
