@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from mcf.errors import RunError
 from mcf.rtl.build.cxxrtl import compile_module
 from mcf.rtl.descriptor import words_of
-from mcf.rtl.entry import Port
-from mcf.rtl.hdl.core import DROPS, NEIGHBOURS, Core
+from mcf.rtl.faults import LinkFault, LinkKind, Refusal
+from mcf.rtl.hdl.core import DROPS, Core
 from mcf.rtl.kv_ops import KvCode
-from mcf.rtl.mesh.library import FaultKind, Stop
+from mcf.rtl.links import LAST_BIT, PATIENCE, Links, LinkUse
 from mcf.rtl.mesh.library import Mesh as Instances
+from mcf.rtl.mesh.library import Stop
 from mcf.rtl.registers import NUM_DESCRIPTORS
 from mcf.rtl.routes import Mesh
 
 BEAT_WORDS = 5
 RING = 2 * NUM_DESCRIPTORS  # how `head` and `tail` count
-LAST_BIT = 128
 _WORDS_OF_A_DESCRIPTOR = 8
 
 
@@ -32,13 +32,6 @@ class Packet(NamedTuple):
     cycle: int
     header: int
     payload: bytes
-
-
-class LinkUse(NamedTuple):
-    """One link: beats that crossed it, cycles in which one waited."""
-
-    moved: int
-    stalled: int
 
 
 @dataclass(kw_only=True)
@@ -59,40 +52,33 @@ class _Node:
     open: tuple[list[NDArray[np.uint32]], list[NDArray[np.uint32]]] = field(default_factory=lambda: ([], []))
 
 
-class LinkFault(NamedTuple):
-    """Something that goes wrong on the way from node a to node b: see `FaultKind` for `at` and `arg`."""
-
-    a: int
-    b: int
-    kind: FaultKind
-    at: int
-    arg: int = 0
-
-
 class Board:
-    """W x H cores with links of `latency` cycles.
-
-    Beats cross as they are, without the link layer; `stall` is the chance that a link refuses one in a cycle, and
-    `faults` count beats.
-    """
+    """W x H cores with links between them (`mcf.rtl.links`)."""
 
     def __init__(
         self,
         mesh: Mesh,
         *,
+        links: LinkKind = LinkKind.PLAIN,
         latency: int = 1,
         stall: float = 0.0,
-        faults: Sequence[LinkFault] = (),
+        noise: float = 0.0,
+        faults: Sequence[LinkFault | Refusal] = (),
         waveform: bool = False,
     ) -> None:
-        self.mesh, self.latency = mesh, latency
+        self.mesh = mesh
         self.instances = Instances()
         library = compile_module(_used(Core()), name="core", waveform=waveform)
         cores = [self.instances.instance(library) for _ in range(mesh.num_nodes)]
-        self.links = {(a, b): self._link(cores, a, b, port, stall) for a, b, port in self._edges()}
-        for fault in faults:
-            self.instances.fault(self.links[fault.a, fault.b], fault.kind, fault.at, fault.arg)
+        on_links = [fault for fault in faults if isinstance(fault, LinkFault)]
+        self.links = Links(
+            self.instances, mesh, cores, kind=links, latency=latency, stall=stall, noise=noise, faults=on_links
+        )
         self.nodes = [self._node(core) for core in cores]
+        for fault in faults:
+            if isinstance(fault, Refusal):
+                for sink in self.nodes[fault.node].sinks:
+                    self.instances.hold(sink, fault.at, fault.cycles)
         for node in self.nodes:
             self.instances.poke(node.core, "enable", 1)
         if waveform:
@@ -145,10 +131,15 @@ class Board:
     # --- running ---
 
     def run(self, cycles: int | None = None) -> bool:
-        """Go on until something reaches a node, or for so many cycles; False when nothing can move any more."""
+        """Go on until something reaches a node, or for so many cycles; False when nothing can move any more.
+
+        Raises RunError naming a link when for PATIENCE cycles no link has moved a beat.
+        """
         if self._write_descriptors():
             return True
-        stop = self.instances.run(wake=True) if cycles is None else self.instances.run(cycles)
+        stop = self.instances.run(PATIENCE, wake=True) if cycles is None else self.instances.run(cycles)
+        if cycles is None and stop is Stop.LIMIT:
+            self.links.check_progress()
         return stop is not Stop.QUIET or any(node.waiting for node in self.nodes)
 
     def run_cycles(self, count: int) -> None:
@@ -202,8 +193,7 @@ class Board:
 
     def link_use(self) -> dict[tuple[int, int], LinkUse]:
         """Of each link of the mesh."""
-        counts = {link: self.instances.counts(number) for link, number in self.links.items()}
-        return {link: LinkUse(count.moved, count.stalled) for link, count in counts.items()}
+        return self.links.use()
 
     def drops(self, node: int) -> dict[str, int]:
         """What a node dropped or refused, by reason."""
@@ -223,23 +213,6 @@ class Board:
                 raise RunError(f"node {number} dropped packets ({said}): expected none on links without faults")
 
     # --- building ---
-
-    def _edges(self) -> Iterator[tuple[int, int, Port]]:
-        for a in range(self.mesh.num_nodes):
-            for port in NEIGHBOURS:
-                b = self.mesh.neighbour(a, port)
-                if b is not None:
-                    yield a, b, port
-
-    def _link(self, cores: list[int], a: int, b: int, port: Port, stall: float) -> int:
-        """The link from a to b; its number counts beats as they leave the core."""
-        start, latency = (cores[a], f"links_out__{int(port)}"), self.latency
-        goal = cores[b], f"links_in__{int(port.opposite)}"
-        depth = latency + 1 if latency else 0
-        link = self.instances.link(start, goal, latency=latency, depth=depth, last_bit=LAST_BIT)
-        if stall:
-            self.instances.stall_link(link, stall)
-        return link
 
     def _node(self, core: int) -> _Node:
         source, sink = self.instances.source, self.instances.sink

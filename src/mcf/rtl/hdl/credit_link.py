@@ -13,6 +13,8 @@ from mcf.rtl.golden.credit_link import BEAT_BITS, CRC_BITS, seq_bits, word_crc, 
 from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.hdl.crc import affine_crc
 
+DEPTH = 32
+
 
 def link_word(depth: int) -> data.StructLayout:
     """The layout of a word on the wire."""
@@ -33,7 +35,7 @@ class CreditLink(Component):
     each beat sent again. After `timeout` cycles without progress everything unacknowledged is sent again.
     """
 
-    def __init__(self, depth: int = 32, timeout: int = 64) -> None:
+    def __init__(self, depth: int = DEPTH, timeout: int = 64) -> None:
         self.depth, self.timeout = depth, timeout
         wire = stream.Signature(link_word(depth))
         super().__init__(

@@ -89,8 +89,9 @@ class Packetizer(wiring.Component):
 
     def _seal(self, m: Module, metas: SyncFIFO, sealed: Signal, is_sealed: Signal, takes: Signal) -> None:
         loads = metas.r_rdy & (~is_sealed | takes)
+        crc = header_crc(m, metas.r_data)
         m.d.comb += metas.r_en.eq(loads)
         m.d.sync += is_sealed.eq(loads | (is_sealed & ~takes))
         with m.If(loads):
             m.d.sync += sealed.eq(metas.r_data)
-            m.d.sync += sealed.hcrc.eq(header_crc(metas.r_data))
+            m.d.sync += sealed.hcrc.eq(crc)

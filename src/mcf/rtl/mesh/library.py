@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mcf.errors import UserError
 from mcf.rtl.build.cxxrtl import Library, compile_mesh
 from mcf.rtl.build.ports import Ports
+from mcf.rtl.faults import FaultKind
 from mcf.rtl.mesh.ddr import AxiPorts, Ddr, DdrTiming
 
 Array = NDArray[Any]
@@ -22,6 +23,7 @@ MANY_CYCLES = 1 << 62
 _ROOM = 4096
 _WAVEFORM_BYTES = 1 << 20
 _CHANCES = 256
+_NOISES = 1 << 24
 _FIRST_SEED = 0x9E3779B97F4A7C15
 
 
@@ -33,25 +35,18 @@ class Stop(IntEnum):
     WOKEN = 2
 
 
-class FaultKind(IntEnum):
-    """What can go wrong on a link: a bit flips, a word is lost or doubled, all words of some cycles are lost."""
-
-    FLIP = 0
-    DROP = 1
-    DOUBLE = 2
-    SILENCE = 3
-
-
 class LinkCounts(NamedTuple):
-    """Words that crossed a link; cycles in which one waited to; words lost to faults."""
+    """Words that crossed a link; cycles in which one waited to; words that faults lost, damaged and doubled."""
 
     moved: int
     stalled: int
     lost: int
+    flipped: int
+    doubled: int
 
 
 class _Counts(ctypes.Structure):
-    _fields_ = (("moved", ctypes.c_uint64), ("stalled", ctypes.c_uint64), ("lost", ctypes.c_uint64))
+    _fields_ = tuple((name, ctypes.c_uint64) for name in LinkCounts._fields)
 
 
 class Mesh:
@@ -135,6 +130,23 @@ class Mesh:
         """Break something on a link (not a plain wire): on its word number `at`, or from cycle `at` (SILENCE)."""
         self._lib.mesh_fault(self._mesh, link, kind, at, arg)
 
+    def noise(self, link: int, share: float, *, num_bits: int) -> None:
+        """Break a share of a link's words at random, each in one way: a bit below `num_bits` flips, lost, doubled."""
+        self._lib.mesh_noise(self._mesh, link, round(share * _NOISES), self._next_seed(), num_bits)
+
+    def hold(self, sink: int, start: int, count: int) -> None:
+        """Let a sink take nothing for `count` cycles from cycle `start` on."""
+        self._lib.mesh_hold_sink(self._mesh, sink, start, count)
+
+    def count_pulses(self, instance: int, name: str) -> int:
+        """Count the cycles in which an output signal is high, from now on; the counter's number."""
+        at, _ = self._ports[instance].places(is_input=False)[name]
+        return int(self._lib.mesh_count_pulses(self._mesh, instance, at))
+
+    def pulses(self, counter: int) -> int:
+        """How far a counter of pulses is."""
+        return int(self._lib.mesh_pulses(self._mesh, counter))
+
     # --- running ---
 
     def run(self, limit: int = MANY_CYCLES, *, wake: bool = False) -> Stop:
@@ -185,7 +197,7 @@ class Mesh:
         """What crossed a link so far."""
         out = _Counts()
         self._lib.mesh_counts(self._mesh, link, ctypes.byref(out))
-        return LinkCounts(out.moved, out.stalled, out.lost)
+        return LinkCounts(*(getattr(out, name) for name in LinkCounts._fields))
 
     def records(self) -> Array:
         """Return the packets that crossed recorded links since the last call, as RECORD."""
@@ -238,10 +250,12 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_link": (_I, (_P, _I, _I, _I, _I, _U, _U, _I)),
     "mesh_stall_link": (None, (_P, _I, _U, _L)),
     "mesh_fault": (None, (_P, _I, _U, _L, _U)),
+    "mesh_noise": (None, (_P, _I, _U, _L, _U)),
     "mesh_source": (_I, (_P, _I, _I, _U, _L)),
     "mesh_push": (None, (_P, _I, _P, ctypes.c_int64, _I)),
     "mesh_pending": (ctypes.c_int64, (_P, _I)),
     "mesh_sink": (_I, (_P, _I, _I, _U, _L, _I)),
+    "mesh_hold_sink": (None, (_P, _I, _L, _L)),
     "mesh_held": (ctypes.c_int64, (_P, _I)),
     "mesh_take": (ctypes.c_int64, (_P, _I, _P, _P, _I, ctypes.c_int64)),
     "mesh_producer": (_I, (_P, _I, _I, _I)),
@@ -254,6 +268,8 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_poke": (None, (_P, _I, _I, _P, _I)),
     "mesh_peek": (None, (_P, _I, _I, _P, _I)),
     "mesh_counts": (None, (_P, _I, _P)),
+    "mesh_count_pulses": (_I, (_P, _I, _I)),
+    "mesh_pulses": (_L, (_P, _I)),
     "mesh_records": (ctypes.c_int64, (_P, _P, ctypes.c_int64)),
     "mesh_cycle": (_L, (_P,)),
     "mesh_run": (_I, (_P, _L, _I)),

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -59,6 +60,13 @@ struct Instance {
     }
 };
 
+// Counts the cycles in which a signal of an instance is high.
+struct Pulses {
+    Instance *from;
+    int at;
+    uint64_t count;
+};
+
 enum FaultKind { FLIP, DROP, DOUBLE, SILENCE };
 
 // What goes wrong on a link. `at` counts the words that entered it (SILENCE: cycles); FLIP changes bit `arg`, SILENCE
@@ -69,7 +77,16 @@ struct Fault {
 };
 
 struct LinkCounts {
-    uint64_t moved, stalled, lost;
+    uint64_t moved, stalled, lost, flipped, doubled;
+};
+
+// On a share of all words one bit flips, the word is lost, or it comes twice.
+struct Noise {
+    Random random;
+    uint32_t chance = 0;  // of 2^24
+    uint32_t num_bits = 0;
+
+    bool hit() { return chance != 0 && random.next() >> 40 < chance; }
 };
 
 struct Record {  // one packet that crossed a link
@@ -84,7 +101,9 @@ struct Link {
     uint32_t latency, depth;
     int last_bit;  // of the payload: ends a packet; -1: not packets, nothing is recorded
     Random stall;
-    std::vector<Fault> faults;
+    std::vector<Fault> silences;
+    std::map<uint64_t, std::vector<Fault>> faults;  // of words
+    Noise noise;
     std::deque<Item> pipe;
     LinkCounts counts{};
     uint64_t entered = 0;
@@ -109,6 +128,9 @@ struct Sink {
     Random stall;
     std::deque<Item> log;
     int last_bit = -1;  // of a payload that wakes; -1: each does
+    uint64_t held_from = 0, held_for = 0;  // cycles in which it takes nothing
+
+    bool is_held(uint64_t cycle) const { return cycle >= held_from && cycle - held_from < held_for; }
 };
 
 // Answers requests {address, beats} on one stream with that many 128-bit beats of memory on another.
@@ -129,6 +151,7 @@ struct Mesh {
     std::vector<std::unique_ptr<Producer>> producers;
     std::vector<std::unique_ptr<Ddr>> ddrs;
     std::vector<Record> records;
+    std::vector<Pulses> pulses;
     uint64_t cycle = 0;
     void *waveform = nullptr;
     const Klass *waveform_klass = nullptr;
@@ -142,16 +165,9 @@ struct Mesh {
 
 bool bit_of(const uint32_t *words, int bit) { return words[bit / 32] >> (bit % 32) & 1; }
 
-const Fault *fault_at(const Link &link, uint32_t kind, uint64_t at) {
-    for (const Fault &fault : link.faults)
-        if (fault.kind == kind && fault.at == at)
-            return &fault;
-    return nullptr;
-}
-
 bool is_silent(const Link &link, uint64_t cycle) {
-    for (const Fault &fault : link.faults)
-        if (fault.kind == SILENCE && fault.at <= cycle && cycle < fault.at + fault.arg)
+    for (const Fault &fault : link.silences)
+        if (fault.at <= cycle && cycle - fault.at < fault.arg)
             return true;
     return false;
 }
@@ -184,19 +200,38 @@ void record(Mesh &mesh, Link &link, uint32_t index, const uint32_t *words) {
     }
 }
 
+// What goes wrong with the word that entered last; false: it is gone.
+bool break_word(Link &link, uint32_t kind, uint32_t arg) {
+    if (kind == FLIP) {
+        link.pipe.back().words[arg / 32] ^= 1u << (arg % 32);
+        link.counts.flipped++;
+    } else if (kind == DOUBLE) {
+        link.pipe.push_back(link.pipe.back());
+        link.counts.doubled++;
+    } else {
+        link.pipe.pop_back();
+        link.counts.lost++;
+    }
+    return kind != DROP;
+}
+
 void enter(Link &link, uint64_t cycle, const uint32_t *words) {
     uint64_t at = link.entered++;
-    if (is_silent(link, cycle) || fault_at(link, DROP, at)) {
+    if (is_silent(link, cycle)) {
         link.counts.lost++;
         return;
     }
-    Item item{cycle, {}};
-    memcpy(item.words, words, sizeof(Words));
-    if (const Fault *flip = fault_at(link, FLIP, at))
-        item.words[flip->arg / 32] ^= 1u << (flip->arg % 32);
-    link.pipe.push_back(item);
-    if (fault_at(link, DOUBLE, at))
-        link.pipe.push_back(item);
+    link.pipe.push_back(Item{cycle, {}});
+    memcpy(link.pipe.back().words, words, sizeof(Words));
+    if (auto found = link.faults.find(at); found != link.faults.end())
+        for (const Fault &fault : found->second)
+            if (!break_word(link, fault.kind, fault.arg))
+                return;
+    if (link.noise.hit()) {
+        constexpr uint32_t kinds[] = {FLIP, DROP, DOUBLE};
+        uint64_t drawn = link.noise.random.next() >> 16;
+        break_word(link, kinds[drawn % 3], (drawn >> 8) % link.noise.num_bits);
+    }
 }
 
 void transfer_link(Mesh &mesh, Link &link, uint32_t index) {
@@ -249,7 +284,7 @@ void Mesh::exchange() {
         s->to->drive(s->port, s->offered, s->offered ? s->queue.front().words : nothing);
     }
     for (auto &s : sinks)
-        s->from->accept(s->port, !s->stall.hit());
+        s->from->accept(s->port, !s->is_held(cycle) && !s->stall.hit());
     for (auto &p : producers)
         exchange_producer(*p);
     for (auto &ddr : ddrs)
@@ -284,6 +319,8 @@ void Mesh::step() {
     transfer();
     for (auto &instance : instances)
         instance->tick();
+    for (auto &p : pulses)
+        p.count += p.from->signals_out[p.at] != 0;
     if (waveform)
         waveform_klass->sample_waveform(waveform, cycle);
     cycle++;
@@ -303,7 +340,7 @@ bool Mesh::has_work() const {
         if (!s->queue.empty() && s->to->inputs[s->port].ready)
             return true;
     for (auto &s : sinks)
-        if (s->stall.chance && s->from->outputs[s->port].valid)
+        if (s->from->outputs[s->port].valid)
             return true;
     for (auto &ddr : ddrs)
         if (ddr->has_work())
@@ -345,7 +382,16 @@ void mesh_stall_link(Mesh *mesh, int link, uint32_t chance, uint64_t seed) {
 }
 
 void mesh_fault(Mesh *mesh, int link, uint32_t kind, uint64_t at, uint32_t arg) {
-    mesh->links[link]->faults.push_back(Fault{at, kind, arg});
+    Fault fault{at, kind, arg};
+    if (kind == SILENCE)
+        mesh->links[link]->silences.push_back(fault);
+    else
+        mesh->links[link]->faults[at].push_back(fault);
+}
+
+void mesh_noise(Mesh *mesh, int link, uint32_t chance, uint64_t seed, uint32_t num_bits) {
+    Noise &noise = mesh->links[link]->noise;
+    noise.chance = chance, noise.random.state = seed, noise.num_bits = num_bits;
 }
 
 int mesh_source(Mesh *mesh, int to, int port, uint32_t chance, uint64_t seed) {
@@ -372,6 +418,10 @@ int mesh_sink(Mesh *mesh, int from, int port, uint32_t chance, uint64_t seed, in
     sink->stall.chance = chance, sink->stall.state = seed, sink->last_bit = last_bit;
     mesh->sinks.push_back(std::move(sink));
     return mesh->sinks.size() - 1;
+}
+
+void mesh_hold_sink(Mesh *mesh, int sink, uint64_t from, uint64_t count) {
+    mesh->sinks[sink]->held_from = from, mesh->sinks[sink]->held_for = count;
 }
 
 int64_t mesh_take(Mesh *mesh, int sink, uint64_t *cycles, uint32_t *words, int words_each, int64_t room) {
@@ -446,6 +496,14 @@ void mesh_peek(Mesh *mesh, int instance, int at, uint32_t *words, int num_words)
 }
 
 void mesh_counts(Mesh *mesh, int link, LinkCounts *counts) { *counts = mesh->links[link]->counts; }
+
+// Counts the cycles in which a signal is high, from now on.
+int mesh_count_pulses(Mesh *mesh, int instance, int at) {
+    mesh->pulses.push_back(Pulses{mesh->instances[instance].get(), at, 0});
+    return mesh->pulses.size() - 1;
+}
+
+uint64_t mesh_pulses(Mesh *mesh, int number) { return mesh->pulses[number].count; }
 
 int64_t mesh_records(Mesh *mesh, Record *into, int64_t room) {
     int64_t count = std::min<int64_t>(room, mesh->records.size());
