@@ -24,8 +24,8 @@ Reset leaves 0 where no other value is said.
 {descriptor.markdown()}
 ## Commands of the compute half
 
-{commands.COMMAND_BITS // 32} words each, the least significant one first, worked on in order. How tiles of weights, keys
-and values lie in memory says `mcf.rtl.golden.tiles`; each of {commands.NUM_PORTS} ports reads its own run of them.
+{commands.COMMAND_BITS // 32} words each, the least significant one first, worked on in order. How tiles of weights,
+keys and values lie in memory says `mcf.rtl.golden.tiles`; each of {commands.NUM_PORTS} ports reads its own run of them.
 
 {commands.markdown()}"""
 

@@ -200,7 +200,7 @@ class Engine(Component):
         queues = []
         for index, (ends, event) in enumerate(sources):
             m.submodules[f"done{index}"] = queue = Queue(8, depth=IN_FLIGHT)
-            m.d.comb += [queue.input.valid.eq(ends), queue.input.payload.eq(event)]
+            m.d.sync += [queue.input.valid.eq(ends), queue.input.payload.eq(event)]
             queues.append(queue.output)
         free, ends = Signal(), Signal()
         m.d.comb += [free.eq(~self.sets.valid), ends.eq(free & Cat(queue.valid for queue in queues).any())]
