@@ -1,6 +1,6 @@
 """A mesh of node cores as the executor sees it: descriptors in, packets out, tables, directories, link counts.
 
-Each core has a processor (mcf.rtl.processor) that reaches it over AXI4-Lite alone; what stands in for the compute half
+Each core has a processor (mcf.rtl.cpu) that reaches it over AXI4-Lite alone; what stands in for the compute half
 (payload, packets, directory) is joined to the core's streams.
 """
 
@@ -20,7 +20,7 @@ from mcf.rtl.kv_ops import KvCode
 from mcf.rtl.links import LAST_BIT, PATIENCE, Links, LinkUse
 from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.mesh.library import Stop
-from mcf.rtl.processor import Processor
+from mcf.rtl.cpu import Cpu
 from mcf.rtl.registers import COUNTERS, NUM_SLOTS
 from mcf.rtl.routes import Mesh
 
@@ -48,7 +48,7 @@ class _Node:
     """A node's processor, and the numbers of its other ends in the mesh."""
 
     core: int
-    processor: Processor
+    processor: Cpu
     sets: int
     ops: int
     producer: int
@@ -232,7 +232,7 @@ class Board:
         source, sink = self.instances.source, self.instances.sink
         return _Node(
             core=core,
-            processor=Processor(self.instances, core),
+            processor=Cpu(self.instances, core),
             sets=source((core, "sets")),
             ops=source((core, "kv_ops")),
             producer=self.instances.producer(core, requests="fetch", payload="payload"),

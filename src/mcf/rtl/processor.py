@@ -1,73 +1,79 @@
-"""The processor of a node in a simulated mesh: it runs the driver's programs, one by one, on the AXI4-Lite port."""
+"""The processor beside a node during a decode step: what it does between products and attention, in counted operations.
 
-from collections import deque
-from collections.abc import Generator
-from typing import Any, TypeVar
+Norm, RoPE, activation, residual, quantising and the choice of a token have no hardware here: a node's own processor
+does them, and this counts them. How fast it is stays an assumption (`Processor`), named wherever a time is shown.
+"""
 
-from mcf.rtl.driver import Program, Read, Rings, Wait, Write
-from mcf.rtl.mesh.library import Mesh
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-T = TypeVar("T")
+from mcf.model import ModelShape
+
+ROW_BYTES = 4  # a row comes as a number of 32 bits
+COMMAND_WORDS = 8
 
 
+@dataclass(frozen=True, kw_only=True)
 class Processor:
-    """Programs run in the order in which they came; `go_on` gets as far as it can without time going by.
+    """Assumed, not measured: four cores as on the KR260's part, at a clock and rates well below their peaks.
 
-    With no program at work, an interrupt is answered by reading the completions, which `rings.completed` keeps.
+    `operations_per_cycle` and `bytes_per_cycle` are of all cores together, `store_cycles` of one word written to a
+    register of the node.
     """
 
-    def __init__(self, instances: Mesh, core: int) -> None:
-        self.instances, self.core, self.rings = instances, core, Rings()
-        self.port = instances.axi(core)
-        self.programs: deque[tuple[Program[Any], list[Any]]] = deque()
-        self.life = self._live()
-        self.wants: Read | Wait | None = None  # None: nothing to do
-        next(self.life)
+    clock_hz: float = 1.2e9
+    operations_per_cycle: float = 8
+    bytes_per_cycle: float = 8
+    store_cycles: int = 180
 
-    @property
-    def is_busy(self) -> bool:
-        """Say whether a program has not ended, or an access is under way."""
-        return self.wants is not None or bool(self.programs) or self.instances.pending_accesses(self.port) > 0
+    def cycles(self, work: "Work") -> float:
+        """The longer of arithmetic and memory, and what registers cost."""
+        busy = max(work.operations / self.operations_per_cycle, work.num_bytes / self.bytes_per_cycle)
+        return busy + work.stores * self.store_cycles
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Say whether the node interrupts."""
-        return bool(self.instances.peek(self.core, "interrupt"))
+    def seconds(self, work: "Work") -> float:
+        """The same in seconds."""
+        return self.cycles(work) / self.clock_hz
 
-    def start(self, program: Program[T]) -> list[T]:
-        """Queue a program; the list gets its result when it has ended."""
-        result: list[T] = []
-        self.programs.append((program, result))
-        return result
+    def says(self) -> str:
+        """The assumption in words."""
+        return (
+            f"processor: assumed {self.operations_per_cycle:g} operations and {self.bytes_per_cycle:g} bytes a cycle "
+            f"at {self.clock_hz / 1e9:g} GHz, {self.store_cycles} cycles for a register"
+        )
 
-    def go_on(self) -> None:
-        """Queue the accesses that the programs make next, up to a read or a wait. Raises RunError as programs do."""
-        answers = self.instances.take_answers(self.port)
-        if not (answers or self._can_go_on()):
-            return
-        accesses: list[tuple[int, int, int]] = []
-        request = self.life.send(answers[0] if answers else 0)
-        while isinstance(request, Write):
-            accesses.append((1, request.address, request.word))
-            request = self.life.send(0)
-        if isinstance(request, Read):
-            accesses.append((0, request.address, 0))
-        self.wants = request
-        self.instances.put_accesses(self.port, accesses)
 
-    def _can_go_on(self) -> bool:
-        if isinstance(self.wants, Read):
-            return False
-        return self.is_interrupted or (self.wants is None and bool(self.programs))
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Something the processor does once: arithmetic operations, bytes of memory, words written to registers."""
 
-    def _live(self) -> Generator[Read | Write | Wait | None, int, None]:
-        """Yields None where there is nothing to do."""
-        yield None
-        while True:
-            if self.programs:
-                program, result = self.programs.popleft()
-                result.append((yield from program))
-            elif self.is_interrupted:
-                self.rings.completed += yield from self.rings.completions()
-            else:
-                yield None
+    name: str
+    operations: int = 0
+    num_bytes: int = 0
+    stores: int = 0
+
+
+def _over(name: str, elements: int, operations: int, num_bytes: int) -> Work:
+    return Work(name=name, operations=elements * operations, num_bytes=elements * num_bytes)
+
+
+def layer_work(shape: ModelShape, *, num_commands: int) -> Iterator[Work]:
+    """What one layer of one token needs. Numbers are float32 between the steps, 4 bytes each way."""
+    hidden, wide = shape.hidden_size, shape.intermediate_size
+    queries, kv = shape.num_q_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    rows = queries + 2 * kv + hidden + 2 * wide + hidden
+    yield _over("rows to float", rows, 1, ROW_BYTES + 4)
+    yield _over("norm", 2 * hidden, 4, 8)  # square, add; scale, weight
+    yield _over("rope", queries + kv, 3, 8)  # two products and a sum each, angles from a table
+    yield _over("quantise", 2 * hidden + 2 * queries + wide + 2 * kv, 4, 6)  # largest; scale, round, clip
+    yield _over("states to outputs", queries, 1, 6)
+    yield _over("activation", wide, 14, 12)  # exp as a polynomial, a division, the product with the gate's other half
+    yield _over("residual", 2 * hidden, 1, 12)
+    yield Work(name="commands", stores=num_commands * COMMAND_WORDS)
+
+
+def token_work(shape: ModelShape) -> Iterator[Work]:
+    """What one token needs beside its layers: its embedding, the last norm, the choice among all logits."""
+    yield _over("norm", shape.hidden_size, 4, 8)
+    yield _over("quantise", shape.hidden_size, 4, 6)
+    yield _over("choice", shape.vocab_size, 2, ROW_BYTES)

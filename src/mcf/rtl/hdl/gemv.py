@@ -14,10 +14,11 @@ from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from mcf.rtl.golden.gemv import ACTIVATION_BITS, FIELD_BITS, PARTIAL_BITS, ROWS, WEIGHT_BITS
 from mcf.rtl.hdl.dsp import Dsp, Z
+from mcf.rtl.hdl.queue import Queue
 from mcf.rtl.hdl.select import tree
-from mcf.rtl.hdl.skid import Skid
 
 QUEUE = 4  # activations that wait for their wide beats
+RESULTS = 8  # rows that wait to be taken
 
 
 class Gemv(Component):
@@ -85,27 +86,31 @@ class Gemv(Component):
         return sums
 
     def _drain(self, m: Module, fields: Sequence[Value]) -> None:
-        """Read the copy, one row per cycle: choose, then repair, then two places for what is not taken yet."""
-        m.submodules.skid = skid = Skid(self.partial)
-        connect(m, skid.output, flipped(self.partials))
-        row, is_reading = Signal(range(self.rows)), Signal()
+        """Read the copy, one row per cycle: choose, then repair, then a queue. `moves` and `is_last` are registers,
+        because what waits for the last row has a long way to go.
+        """
+        m.submodules.results = results = Queue(self.partial, depth=RESULTS)
+        connect(m, results.output, flipped(self.partials))
+        row, is_reading, is_last, moves = Signal(range(self.rows)), Signal(), Signal(), Signal()
         field, field_row, is_field = Signal(FIELD_BITS), Signal(range(self.rows)), Signal()
-        move, is_last = Signal(), Signal()  # the latter a register: what waits for the last row has a long way to go
-        m.d.comb += [move.eq(~is_field | skid.input.ready), self.busy.eq(is_reading & ~(move & is_last))]
-        with m.If(move):
-            m.d.sync += [field.eq(tree(list(row), fields)), field_row.eq(row), is_field.eq(is_reading)]
+        reads = is_reading & moves
+        m.d.comb += self.busy.eq(is_reading & ~(moves & is_last))
+        m.d.sync += [
+            moves.eq(results.level <= RESULTS - 3),  # of those that are not in it yet there are two, and the next one
+            *(field.eq(tree(list(row), fields)), field_row.eq(row), is_field.eq(reads)),
+        ]
         with m.If(self.is_done & ~self.busy):
             m.d.sync += [row.eq(0), is_reading.eq(1), is_last.eq(0)]
-        with m.Elif(is_reading & move):
+        with m.Elif(reads):
             m.d.sync += [row.eq(row + 1), is_reading.eq(~is_last), is_last.eq(row == self.rows - 2)]
         borrowed, repaired = Signal(), Signal(FIELD_BITS)
-        with m.If(is_field & skid.input.ready):
+        with m.If(is_field):
             m.d.sync += borrowed.eq(_is_negative(field) & ~field_row[0])
         m.d.comb += [
             repaired.eq(field + borrowed),
-            *(skid.input.valid.eq(is_field), skid.input.payload.row.eq(field_row)),
-            skid.input.payload.value.eq(Cat(repaired, _is_negative(repaired)).as_signed()),
-            skid.input.payload.last.eq(field_row.all()),
+            *(results.input.valid.eq(is_field), results.input.payload.row.eq(field_row)),
+            results.input.payload.value.eq(Cat(repaired, _is_negative(repaired)).as_signed()),
+            results.input.payload.last.eq(field_row.all()),
         ]
 
 
