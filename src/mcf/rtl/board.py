@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mcf.errors import RunError
 from mcf.rtl.build.cxxrtl import compile_module
+from mcf.rtl.cpu import Cpu
 from mcf.rtl.driver import Program, read_counters, read_errors, read_register, start, write_tables
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
 from mcf.rtl.hdl.core import Core
@@ -20,7 +21,6 @@ from mcf.rtl.kv_ops import KvCode
 from mcf.rtl.links import LAST_BIT, PATIENCE, Links, LinkUse
 from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.mesh.library import Stop
-from mcf.rtl.cpu import Cpu
 from mcf.rtl.registers import COUNTERS, NUM_SLOTS
 from mcf.rtl.routes import Mesh
 
