@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from mcf.rtl.golden.gemv import ACTIVATION_BITS, FIELD_BITS, PARTIAL_BITS, ROWS, WEIGHT_BITS
@@ -57,13 +56,13 @@ class Gemv(Component):
 
     def _multiply(self, m: Module) -> list[Value]:
         """One pipeline for all multipliers: a beat taken in cycle t is in the sums in cycle t + 4."""
-        m.submodules.queue = queue = SyncFIFO(width=ACTIVATION_BITS, depth=QUEUE)
+        m.submodules.queue = queue = Queue(signed(ACTIVATION_BITS), depth=QUEUE)
+        connect(m, flipped(self.activations), queue.input)
         weights = self.weights.payload
         frozen, take, is_first = Signal(), Signal(), Signal(init=1)
         m.d.comb += [
-            *(queue.w_data.eq(self.activations.payload), queue.w_en.eq(self.activations.valid)),
-            *(self.activations.ready.eq(queue.w_rdy), queue.r_en.eq(take)),
-            *(self.weights.ready.eq(queue.r_rdy & ~frozen), take.eq(self.weights.valid & self.weights.ready)),
+            *(self.weights.ready.eq(queue.output.valid & ~frozen), queue.output.ready.eq(take)),
+            take.eq(self.weights.valid & self.weights.ready),
         ]
         with m.If(take):
             m.d.sync += is_first.eq(weights.last)
@@ -79,7 +78,7 @@ class Gemv(Component):
             m.submodules[f"dsp{index}"] = dsp = Dsp()
             low, high = (weights.data.word_select(2 * index + half, WEIGHT_BITS).as_signed() for half in (0, 1))
             m.d.comb += [
-                *(dsp.d.eq(low), dsp.a.eq(high << FIELD_BITS), dsp.b.eq(queue.r_data.as_signed())),
+                *(dsp.d.eq(low), dsp.a.eq(high << FIELD_BITS), dsp.b.eq(queue.output.payload)),
                 *(dsp.z.eq(Mux(firsts[-1], Z.NOTHING, Z.SUM)), dsp.ce.eq(~frozen), dsp.ce_p.eq(taken[-1] & ~frozen)),
             ]
             sums.append(dsp.p[: 2 * FIELD_BITS])
