@@ -17,11 +17,13 @@ from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.demo import demo_schedule
 from mcf.rtl.lower import lower
 from mcf.rtl.mesh.library import FaultKind
+from mcf.rtl.number import as_kept
 from mcf.rtl.routes import Mesh
 from mcf.rtl.run import run
 from mcf.schedule import Schedule
 from mcf.testing import check_executor, random_qkv
 from mcf.testing.drawing import random_schedule
+from mcf.testing.executors import compare
 from mcf.testing.policies import TINY
 from mcf.testing.recipe import Recipe
 
@@ -62,6 +64,18 @@ def test_conformance(name):
     sched = aligned_schedules()[name]
     tolerance = BF16_TOLERANCE if sched.meta.kv_bytes == 2 else TOLERANCE
     assert check_executor(partial(run, mesh=MESH), {name: sched}, tolerance=tolerance) == 1
+
+
+def test_int4_keys_and_values_are_rounded_once_wherever_they_go():
+    """Of what INT4 holds exactly nothing is lost; the bytes moved are those of the schedule, scales too."""
+    shape = replace(TINY, kv_bytes=0.5, kv_scale_bytes=2)
+    sizes = {"prompt_tokens": 512, "chunk_tokens": 256, "max_new_tokens": 1}
+    sched = plan("gather", PlanRequest(shape=shape, cluster=Cluster.uniform("mesh:2x2", 4), **sizes))
+    q, *kv = random_qkv(sched.meta, decode_tokens=1)
+    k, v = (as_kept(x, sched.meta) for x in kv)
+    law = mcf.ref.run(sched, q, k, v, decode_tokens=1)
+    assert float(np.abs(mcf.ref.run(sched, q, *kv, decode_tokens=1).out - law.out).max()) > 10 * TOLERANCE
+    compare(run(sched, q, *kv, decode_tokens=1, mesh=MESH), law, tolerance=TOLERANCE)
 
 
 def test_receivers_that_wait_for_each_other_are_found_before_the_run(monkeypatch):
