@@ -12,13 +12,12 @@ import mcf.ref
 from mcf.cluster import Cluster
 from mcf.errors import LawError, RunError, ScheduleError
 from mcf.policies import PlanRequest, plan
-from mcf.rtl.board import LinkFault
 from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.demo import demo_schedule
 from mcf.rtl.directory import Directory
+from mcf.rtl.faults import FaultKind, LinkFault, LinkKind
 from mcf.rtl.kv_ops import KvCode, KvOp
 from mcf.rtl.lower import lower
-from mcf.rtl.mesh.library import FaultKind
 from mcf.rtl.number import as_kept
 from mcf.rtl.routes import Mesh
 from mcf.rtl.run import run
@@ -78,7 +77,7 @@ def test_int4_keys_and_values_are_rounded_once_wherever_they_go():
     k, v = (as_kept(x, sched.meta) for x in kv)
     law = mcf.ref.run(sched, q, k, v, decode_tokens=1)
     assert float(np.abs(mcf.ref.run(sched, q, *kv, decode_tokens=1).out - law.out).max()) > 10 * TOLERANCE
-    compare(run(sched, q, *kv, decode_tokens=1, mesh=MESH), law, tolerance=TOLERANCE)
+    compare(run(sched, q, *kv, decode_tokens=1, mesh=MESH, links=LinkKind.PLAIN), law, tolerance=TOLERANCE)
 
 
 def test_receivers_that_wait_for_each_other_are_found_before_the_run(monkeypatch):
@@ -87,7 +86,7 @@ def test_receivers_that_wait_for_each_other_are_found_before_the_run(monkeypatch
     together = replace(lower(sched, MESH), alone=frozenset())
     monkeypatch.setattr("mcf.rtl.run.lower", lambda *_: together)
     with pytest.raises(LawError, match="V6.*the mesh stands still: .* waits for"):
-        run(sched, *random_qkv(sched.meta, decode_tokens=1), decode_tokens=1, mesh=MESH)
+        run(sched, *random_qkv(sched.meta, decode_tokens=1), decode_tokens=1, mesh=MESH, links=LinkKind.PLAIN)
 
 
 def answers_of(monkeypatch):
@@ -109,7 +108,7 @@ def test_the_demo_multicasts_drains_and_merges(stall, monkeypatch):
     sched = demo_schedule(MESH)
     answers = answers_of(monkeypatch)
     tensors = random_qkv(sched.meta, decode_tokens=4)
-    got = run(sched, *tensors, decode_tokens=4, mesh=MESH, latency=3, stall=stall)
+    got = run(sched, *tensors, decode_tokens=4, mesh=MESH, links=LinkKind.PLAIN, latency=3, stall=stall)
     law = mcf.ref.run(sched, *tensors, decode_tokens=4)
     assert float(np.abs(got.out - law.out).max()) < BF16_TOLERANCE
     assert got.peak_bytes == law.peak_bytes
@@ -148,4 +147,4 @@ def test_without_the_link_layer_a_damaged_packet_is_dropped_counted_and_named(fa
     sched = demo_schedule(MESH)
     tensors = random_qkv(sched.meta, decode_tokens=1)
     with pytest.raises(RunError, match=r"node \d dropped packets \(.*(header|length)"):
-        run(sched, *tensors, decode_tokens=1, mesh=MESH, faults=[fault])
+        run(sched, *tensors, decode_tokens=1, mesh=MESH, links=LinkKind.PLAIN, faults=[fault])
