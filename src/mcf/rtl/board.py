@@ -135,7 +135,7 @@ class Board:
 
         Raises RunError naming a link when for PATIENCE cycles no link has moved a beat.
         """
-        if self._write_descriptors():
+        if self.write_descriptors():
             return True
         stop = self.instances.run(PATIENCE, wake=True) if cycles is None else self.instances.run(cycles)
         if cycles is None and stop is Stop.LIMIT:
@@ -164,7 +164,7 @@ class Board:
         if start < len(words):
             it.open[which].append(words[start:, :4])
 
-    def _write_descriptors(self) -> bool:
+    def write_descriptors(self) -> bool:
         """Write what fits into each ring, then move its tail; it takes 8 cycles a descriptor. False: nothing waited."""
         counts = [self._fill_ring(node) for node in self.nodes]
         if not any(counts):
