@@ -25,6 +25,7 @@ MODULES: Mapping[str, str] = {
     "reduce": "mcf.rtl.hdl.reduce:Reduce",
     "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
+    "compute": "mcf.rtl.hdl.compute:Compute",
     "gemv": "mcf.rtl.hdl.gemv:Gemv",
     "scales": "mcf.rtl.hdl.scales:Scales",
     "scale_acc": "mcf.rtl.hdl.scale_acc:ScaleAcc",
