@@ -100,8 +100,8 @@ def layer_parts(layout: Layout, layer: int, heads: list[HeadNumbers]) -> list[tu
     for head, numbers in enumerate(heads):
         held = numbers.part(layout.case.shard(layout.node))
         runs = (
-            (layout.keys(layer, head), tileruns_of(held.k, held.k_scale)),
-            (layout.values(layer, head), valueruns_of(held.v, held.v_scale)),
+            (layout.keys(layer, head), tile_runs(held.k, held.k_scale)),
+            (layout.values(layer, head), value_runs(held.v, held.v_scale)),
         )
         for address, ports in runs:
             parts += [(address + p * layout.stride * BEAT_BYTES, run) for p, run in enumerate(ports)]
@@ -112,7 +112,7 @@ def layer_parts(layout: Layout, layer: int, heads: list[HeadNumbers]) -> list[tu
     return parts
 
 
-def tileruns_of(numbers: Ints, scales: Ints) -> list[bytes]:
+def tile_runs(numbers: Ints, scales: Ints) -> list[bytes]:
     """The four ports' runs of tiles of 128 tokens: `numbers` [T, d] a beat per dimension, `scales` [T]."""
     tiles, columns = -(-len(numbers) // ROWS), numbers.shape[1]
     padded = np.zeros((tiles * ROWS, columns), np.int64)
@@ -120,7 +120,7 @@ def tileruns_of(numbers: Ints, scales: Ints) -> list[bytes]:
     return runs_of(padded.reshape(tiles, ROWS, columns).transpose(0, 2, 1), scales)
 
 
-def valueruns_of(values: Ints, scales: Ints) -> list[bytes]:
+def value_runs(values: Ints, scales: Ints) -> list[bytes]:
     """The four ports' runs of tiles of 128 tokens: `values` [T, d] a beat per token, `scales` [T]."""
     tiles = -(-len(values) // ROWS)
     padded = np.zeros((tiles * ROWS, ROWS), np.int64)

@@ -30,7 +30,7 @@ from mcf.rtl.links import LAST_BIT
 from mcf.rtl.lower import OUT_BEATS
 from mcf.rtl.mesh.ddr import Ddr, DdrTiming
 from mcf.rtl.mesh.library import Stop
-from mcf.rtl.rates import product_beats
+from mcf.rtl.rates import Measured, product_beats
 from mcf.schedule.wire import Op, unpack
 
 RECORD_BEATS = 1 + OUT_BEATS
@@ -91,21 +91,38 @@ class DecodeRun:
         """Cycles after the last state of each layer, until its results are everywhere."""
         return sum(layer.cycles - layer.attention_cycles for layer in self.layers)
 
+    @property
+    def array_busy(self) -> float:
+        """The share of attention's cycles in which the array of the node with most tokens multiplies."""
+        shape, tiles = self.case.shape, max(self.case.num_tiles(node) for node in range(self.case.mesh.num_nodes))
+        return len(self.layers) * shape.num_q_heads * tiles * (shape.head_dim + ROWS) / self.attention_cycles
+
+    @property
+    def measured(self) -> Measured:
+        """What a token's arithmetic takes from this run."""
+        count = len(self.layers)
+        return Measured(
+            beats_per_cycle=self.product.memory_busy,
+            attention_cycles=self.attention_cycles / count,
+            merge_cycles=self.merge_cycles / count,
+        )
+
 
 def run_decode(case: DecodeCase, source: Source, *, timing: DdrTiming | None = None) -> DecodeRun:
     """Run the case's layers. Raises RunError where hardware gives another state than its model, or nothing at all."""
     bench = _Bench(case, tree_of(case.mesh), timing or DdrTiming())
     try:
         product = bench.product()
+        spent = [half.read_beats for half in bench.halves]
         layers = [bench.layer(layer, quantised(case, source(layer))) for layer in case.layers]
         bench.board.check_drops()
-        beats = [sum(half.ddr.counts(port).beats for port in range(NUM_PORTS)) for half in bench.halves]
+        beats = [half.read_beats - before for half, before in zip(bench.halves, spent, strict=True)]
         moved = sum(use.moved for use in bench.board.link_use().values())
         return DecodeRun(
             case=case,
             layers=layers,
             product=product,
-            memory_beats=[total - bench.spent for total in beats],
+            memory_beats=beats,
             link_beats=moved,
             cycles=sum(layer.cycles for layer in layers),
         )
@@ -124,6 +141,11 @@ class _Half:
     ddr: Ddr
     rest: list[NDArray[np.uint32]] = field(default_factory=list)
 
+    @property
+    def read_beats(self) -> int:
+        """Beats that its memory gave so far."""
+        return sum(self.ddr.counts(port).beats for port in range(NUM_PORTS))
+
 
 class _Bench:
     def __init__(self, case: DecodeCase, tree: Tree, timing: DdrTiming) -> None:
@@ -132,7 +154,6 @@ class _Bench:
         self.nodes = range(case.mesh.num_nodes)
         library = compile_module(Compute(), name="compute")
         self.halves = [self._half(node, self.board.instances.instance(library), timing) for node in self.nodes]
-        self.spent = 0
         for node in self.nodes:
             self.board.write_routes(node, tree.tables.words(node).items())
 
@@ -162,7 +183,6 @@ class _Bench:
             self._go()
         model = ComputeModel(image=image)
         model.run(commands)
-        self.spent = sum(half.ddr.counts(port).beats for port in range(NUM_PORTS))
         return ProductRun(
             rows=rows,
             columns=columns,
