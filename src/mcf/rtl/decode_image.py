@@ -107,8 +107,8 @@ def layer_parts(layout: Layout, layer: int, heads: list[HeadNumbers]) -> list[tu
             parts += [(address + p * layout.stride * BEAT_BYTES, run) for p, run in enumerate(ports)]
     for number, batch in enumerate(batches_of(layout.case.shape)):
         some = [heads[head].queries for head in batch]
-        parts.append((layout.scales(layer, number), _scale_bytes(some)))
-        parts.append((layout.queries(layer, number), _query_bytes(some)))
+        parts.append((layout.scales(layer, number), scale_bytes(some)))
+        parts.append((layout.queries(layer, number), query_bytes(some)))
     return parts
 
 
@@ -140,14 +140,16 @@ def runs_of(beats: Ints, scales: Ints) -> list[bytes]:
     return [port.tobytes() for port in ports]
 
 
-def _scale_bytes(some: list[Queries]) -> bytes:
+def scale_bytes(some: list[Queries]) -> bytes:
+    """The table of query heads' scales that LOAD takes."""
     pairs = np.concatenate([np.stack([each.scale, each.shift], axis=1) for each in some])
     padded = np.zeros((-(-len(pairs) // SLOTS_PER_BEAT) * SLOTS_PER_BEAT, 2), "<u2")
     padded[: len(pairs)] = pairs
     return padded.tobytes()
 
 
-def _query_bytes(some: list[Queries]) -> bytes:
+def query_bytes(some: list[Queries]) -> bytes:
+    """Queries as LOAD takes them: 128 numbers of 16 bits each."""
     rows = np.concatenate([each.q for each in some])
     padded = np.zeros((len(rows), GROUP_PLACES * PER_PLACE), "<i2")
     padded[:, : rows.shape[1]] = rows
