@@ -141,7 +141,7 @@ def examines(shop: Workshop, command: str) -> None:
 
 def saves_a_cluster(shop: Workshop, command: str) -> None:
     sizes = dict(SECONDS=0.01, STREAM_BYTES=1 << 20, PAST_TOKENS=64, PROBE_BYTES=1 << 12, MOST_BYTES=1 << 16)
-    sizes |= dict(CHUNK_TOKENS=16)
+    sizes |= dict(RUN_TOKENS=16)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in sizes.items():
             patch.setattr(f"mcf.engine.doctor.measure.{name}", value)
