@@ -38,7 +38,7 @@ OPTIONS = {
     "rtl test": {"--quick", "--debug"},
     "rtl build": {"--out", "--debug"},
     "rtl report": {"--place", "--json", "--debug"},
-    "rtl sim": {"--mesh", "--demo", "--decode-tokens", "--waveform", "--json", "--debug"},
+    "rtl sim": {"--mesh", "--demo", "--decode-tokens", "--links", "--noise", "--waveform", "--json", "--debug"},
     "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--interface", "--json", "--debug"},
 }
 

@@ -307,6 +307,7 @@ TABLE: dict[str, Runner] = {
     "mcf rtl report --json": hardware('"caveats"'),
     "mcf rtl sim --demo": prints("demo on a 2x2 mesh"),
     "mcf rtl sim --demo --mesh 2x1 --json": prints('"phase_cycles"'),
+    "mcf rtl sim --demo --noise 0.01": prints("sent again"),
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }

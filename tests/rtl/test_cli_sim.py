@@ -43,6 +43,8 @@ def test_a_saved_schedule_runs_and_the_object_is_the_documented_one(tmp_path: Pa
         (["--demo", "--mesh", "1x1"], "a mesh of 1 nodes: expected 2 to 16"),
         (["--demo", "--decode-tokens", "x"], "--decode-tokens"),
         (["--demo", "--decode-tokens", "9"], "9 tokens to decode: the schedule has room for 4"),
+        (["--demo", "--links", "wet"], "got --links 'wet': expected one of plain, credit"),
+        (["--demo", "--noise", "0.9"], "got --noise 0.9: expected a share of words, 0 to 0.5"),
         (["nothing-here.txt"], "nothing-here.txt"),
     ],
 )

@@ -16,8 +16,9 @@ from amaranth.lib.wiring import Component, In, Out
 import mcf
 from mcf.errors import UserError
 from mcf.rtl.build.cxxrtl import SOURCES, compile_module, missing_compiler
+from mcf.rtl.faults import FaultKind
 from mcf.rtl.hdl.beat import BeatStream
-from mcf.rtl.mesh.library import FaultKind, Mesh, Stop
+from mcf.rtl.mesh.library import Mesh, Stop
 from rtl_mesh import WORDS, Plan, in_amaranth, in_cxxrtl, values_of, words_of
 
 needs_compiler = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))

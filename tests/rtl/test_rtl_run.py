@@ -12,11 +12,10 @@ import mcf.ref
 from mcf.cluster import Cluster
 from mcf.errors import LawError, RunError, ScheduleError
 from mcf.policies import PlanRequest, plan
-from mcf.rtl.board import LinkFault
 from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.demo import demo_schedule
+from mcf.rtl.faults import FaultKind, LinkFault, LinkKind
 from mcf.rtl.lower import lower
-from mcf.rtl.mesh.library import FaultKind
 from mcf.rtl.routes import Mesh
 from mcf.rtl.run import run
 from mcf.schedule import Schedule
@@ -77,7 +76,7 @@ def test_receivers_that_wait_for_each_other_are_found_before_the_run(monkeypatch
 def test_the_demo_multicasts_drains_and_merges(stall):
     sched = demo_schedule(MESH)
     tensors = random_qkv(sched.meta, decode_tokens=4)
-    got = run(sched, *tensors, decode_tokens=4, mesh=MESH, latency=3, stall=stall)
+    got = run(sched, *tensors, decode_tokens=4, mesh=MESH, links=LinkKind.PLAIN, latency=3, stall=stall)
     law = mcf.ref.run(sched, *tensors, decode_tokens=4)
     assert float(np.abs(got.out - law.out).max()) < BF16_TOLERANCE
     assert got.peak_bytes == law.peak_bytes
@@ -107,4 +106,4 @@ def test_without_the_link_layer_a_damaged_packet_is_dropped_counted_and_named(fa
     sched = demo_schedule(MESH)
     tensors = random_qkv(sched.meta, decode_tokens=1)
     with pytest.raises(RunError, match=r"node \d dropped packets \(.*(header|length)"):
-        run(sched, *tensors, decode_tokens=1, mesh=MESH, faults=[fault])
+        run(sched, *tensors, decode_tokens=1, mesh=MESH, links=LinkKind.PLAIN, faults=[fault])

@@ -6,8 +6,8 @@ import typer
 
 from mcf.cli.options import Debug
 from mcf.cli.rtl import build_command, report_command, tests_command
-from mcf.cli.rtl_sim import DEFAULT_MESH, simulate_command
-from mcf.cli.settings import read_int
+from mcf.cli.rtl_sim import DEFAULT_LINKS, DEFAULT_MESH, simulate_command
+from mcf.cli.settings import read_float, read_int
 
 app = typer.Typer(help="The compute-NIC in hardware: test it, write its Verilog, count what it takes (docs/rtl.md).")
 
@@ -58,6 +58,13 @@ def simulate(
         str | None,
         typer.Option("--decode-tokens", metavar="N", show_default="4, or as the schedule has room", help="To decode."),
     ] = None,
+    links: Annotated[
+        str, typer.Option("--links", metavar="KIND", help="credit: with the link layer; plain: beats as they are.")
+    ] = DEFAULT_LINKS,
+    noise: Annotated[
+        str,
+        typer.Option("--noise", metavar="SHARE", help="Damage, lose or double this share of the words on the wires."),
+    ] = "0",
     waveform: Annotated[
         str | None,
         typer.Option("--waveform", metavar="FILE", show_default=False, help="Write all wires as a VCD: large, slow."),
@@ -73,6 +80,8 @@ def simulate(
         mesh=mesh,
         is_demo=demo,
         decode_tokens=None if decode_tokens is None else read_int(decode_tokens, "--decode-tokens"),
+        links=links,
+        noise=read_float(noise, "--noise"),
         waveform=waveform,
         is_json=json,
     )

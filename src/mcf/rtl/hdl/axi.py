@@ -76,7 +76,7 @@ class Bursts(wiring.Component):
         room = Signal(range(BURST_BEATS + 1))
         is_last, cuts = Signal(), Signal()
         m.d.comb += [
-            room.eq(BURST_BEATS - address[: _BURST - _BEAT]),
+            room.eq(self._room(address)),
             is_last.eq(left <= room),
             cuts.eq(is_open & ~self.bursts.valid),
             self.requests.ready.eq(~is_open),
@@ -90,3 +90,7 @@ class Bursts(wiring.Component):
             m.d.sync += is_open.eq(1)
         m.d.sync += self.bursts.valid.eq(cuts | (self.bursts.valid & ~self.bursts.ready))
         return m
+
+    def _room(self, address: Signal) -> Value:
+        """Beats up to the next multiple of a burst."""
+        return BURST_BEATS - address[: _BURST - _BEAT]

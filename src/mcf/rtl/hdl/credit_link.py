@@ -13,6 +13,8 @@ from mcf.rtl.golden.credit_link import BEAT_BITS, CRC_BITS, seq_bits, word_crc, 
 from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.hdl.crc import affine_crc
 
+DEPTH = 32
+
 
 def link_word(depth: int) -> data.StructLayout:
     """The layout of a word on the wire."""
@@ -33,7 +35,7 @@ class CreditLink(Component):
     each beat sent again. After `timeout` cycles without progress everything unacknowledged is sent again.
     """
 
-    def __init__(self, depth: int = 32, timeout: int = 64) -> None:
+    def __init__(self, depth: int = DEPTH, timeout: int = 64) -> None:
         self.depth, self.timeout = depth, timeout
         wire = stream.Signature(link_word(depth))
         super().__init__(
@@ -65,12 +67,13 @@ class CreditLink(Component):
     # --- what arrives ---
 
     def _check(self, m: Module) -> None:
-        fits = crc_of(m, self.rx.payload) == self.rx.payload.crc
+        """One cycle for the CRC, the next for what it says."""
+        heard, is_heard, wrong = Signal.like(self.word), Signal(), Signal(CRC_BITS)
         m.d.comb += self.rx.ready.eq(1)
         m.d.sync += [
-            self.word.eq(self.rx.payload),
-            self.good.eq(self.rx.valid & fits),
-            self.damaged.eq(self.rx.valid & ~fits),
+            *(heard.eq(self.rx.payload), is_heard.eq(self.rx.valid)),
+            wrong.eq(crc_of(m, self.rx.payload) ^ self.rx.payload.crc),
+            *(self.word.eq(heard), self.good.eq(is_heard & ~wrong.any()), self.damaged.eq(is_heard & wrong.any())),
         ]
 
     def _deliver(self, m: Module) -> None:
@@ -125,7 +128,6 @@ class CreditLink(Component):
             word.seq.eq(self.next),
             word.ack.eq(self.expected),
             word.limit.eq(self.places),
-            word.crc.eq(crc_of(m, word)),
             speaks.eq(
                 self.sends
                 | self.nak
@@ -135,10 +137,13 @@ class CreditLink(Component):
                 | (told_limit != self.places)
             ),
         ]
-        m.d.sync += [self.head.eq(self.head + accepts), self.tx.valid.eq(speaks)]
+        said, is_said = Signal.like(word), Signal()  # its CRC takes a cycle of its own
+        m.d.sync += [self.head.eq(self.head + accepts), is_said.eq(speaks), self.tx.valid.eq(is_said)]
+        with m.If(is_said):
+            m.d.sync += [self.tx.payload.eq(said), self.tx.payload.crc.eq(crc_of(m, said))]
         with m.If(speaks):
             m.d.sync += [
-                self.tx.payload.eq(word),
+                said.eq(word),
                 told_ack.eq(self.expected),
                 told_limit.eq(self.places),
                 self.nak.eq(0),

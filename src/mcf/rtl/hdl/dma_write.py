@@ -1,6 +1,6 @@
 """Writes memory for requests: several bursts under way, each asked for only when all of its beats are there."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -18,6 +18,8 @@ class DmaWrite(wiring.Component):
     beats for their turn; the port is never kept busy waiting for `data`. Golden model: `mcf.rtl.golden.dma`.
     """
 
+    cuts = Bursts
+
     def __init__(self, *, depth: int = 32, outstanding: int = 16) -> None:
         assert depth >= 2 * BURST_BEATS, "expected room for two bursts"
         self.depth, self.outstanding = depth, outstanding
@@ -34,68 +36,75 @@ class DmaWrite(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         """Store, ask, send, and collect the answers."""
         m = Module()
-        m.submodules.bursts = bursts = Bursts()
-        m.submodules.beats = beats = BeatFifo(self.depth)
-        m.submodules.answers = answers = SyncFIFO(width=2, depth=self.outstanding)  # per burst: is the last, is empty
-        wiring.connect(m, wiring.flipped(self.requests), bursts.requests)
+        self.cutter, self.beats = self.cuts(), BeatFifo(self.depth)
+        self.answers = SyncFIFO(width=2, depth=self.outstanding)  # of each burst: is the last, is empty
+        self.there, self.left = Signal(range(self.depth + 2)), Signal(range(BURST_BEATS + 1))
+        self.next, self.is_next = Signal.like(self.left), Signal()  # the burst to be sent after the one of `left` beats
+        m.submodules.cutter, m.submodules.beats, m.submodules.answers = self.cutter, self.beats, self.answers
+        wiring.connect(m, wiring.flipped(self.requests), self.cutter.requests)
         m.d.comb += [
-            self.data.ready.eq(beats.level != self.depth),
-            beats.w_en.eq(self.data.valid & self.data.ready),
-            beats.w_beat.data.eq(self.data.payload),
+            self.data.ready.eq(self.beats.level != self.depth),
+            self.beats.w_en.eq(self.data.valid & self.data.ready),
+            self.beats.w_beat.data.eq(self.data.payload),
         ]
-        taken, length, is_next = Signal(), Signal(range(BURST_BEATS + 1)), Signal()
-        self._ask(m, bursts, beats, answers, (taken, length, is_next))
-        self._send(m, beats, taken, length, is_next)
-        self._collect(m, answers)
+        asks, starts = Signal(), Signal()
+        self._ask(m, asks)
+        self._send(m, starts)
+        self._collect(m)
+        m.d.sync += self.is_next.eq(asks | (self.is_next & ~starts))
         return m
 
-    def _ask(
-        self, m: Module, bursts: Bursts, beats: BeatFifo, answers: SyncFIFO, following: tuple[Signal, ...]
-    ) -> None:
+    def _ask(self, m: Module, asks: Signal) -> None:
         """A burst becomes an address when its beats are there and the one before it is being sent."""
-        taken, length, is_next = following
-        there, is_there = Signal(range(self.depth + 2)), Signal()  # beats that no burst has claimed
-        burst, asks, is_empty = bursts.bursts.payload, Signal(), Signal()
-        goes = bursts.bursts.ready
+        burst, is_there, goes, is_empty = self.cutter.bursts.payload, Signal(), self.cutter.bursts.ready, Signal()
         m.d.comb += [
             is_empty.eq(burst.beats == 0),
-            goes.eq(is_there & answers.w_rdy & ~is_next & ~self.axi.awvalid),
+            goes.eq(is_there & self._is_below_limit() & self._is_free()),
             asks.eq(goes & ~is_empty),
-            answers.w_en.eq(goes),
-            answers.w_data.eq(Cat(burst.last, is_empty)),
+            self.answers.w_en.eq(goes),
+            self.answers.w_data.eq(Cat(burst.last, is_empty)),
         ]
         m.d.sync += [
-            is_there.eq(bursts.bursts.valid & (there >= burst.beats) & ~goes),
-            there.eq(there + beats.w_en - Mux(asks, burst.beats, 0)),
+            is_there.eq(self.cutter.bursts.valid & self._has_beats() & ~goes),
+            self.there.eq(self.there + self.beats.w_en - Mux(asks, burst.beats, 0)),
             self.axi.awvalid.eq(asks | (self.axi.awvalid & ~self.axi.awready)),
-            is_next.eq(asks | (is_next & ~taken)),
         ]
         with m.If(asks):
-            m.d.sync += [self.axi.awaddr.eq(burst.address), self.axi.awlen.eq(burst.beats - 1), length.eq(burst.beats)]
+            m.d.sync += [self.axi.awaddr.eq(burst.address), self.axi.awlen.eq(burst.beats - 1)]
+            m.d.sync += self.next.eq(burst.beats)
 
-    def _send(self, m: Module, beats: BeatFifo, taken: Signal, length: Signal, is_next: Signal) -> None:
+    def _has_beats(self) -> Value:
+        return self.there >= self.cutter.bursts.payload.beats
+
+    def _is_below_limit(self) -> Value:
+        return self.answers.w_rdy
+
+    def _is_free(self) -> Value:
+        return ~self.is_next & ~self.axi.awvalid
+
+    def _send(self, m: Module, starts: Signal) -> None:
         """Beats leave with the last of a burst marked; the next burst follows without a gap."""
-        left, moves = Signal(range(BURST_BEATS + 1)), Signal()
+        stored, moves = self.beats.output, Signal()
         m.d.comb += [
-            self.axi.wdata.eq(beats.output.payload.data),
+            self.axi.wdata.eq(stored.payload.data),
             self.axi.wstrb.eq((1 << BEAT_BYTES) - 1),
-            self.axi.wlast.eq(left == 1),
-            self.axi.wvalid.eq(beats.output.valid & (left != 0)),
-            beats.output.ready.eq(self.axi.wready & (left != 0)),
+            self.axi.wlast.eq(self.left == 1),
+            self.axi.wvalid.eq(stored.valid & (self.left != 0)),
+            stored.ready.eq(self.axi.wready & (self.left != 0)),
             moves.eq(self.axi.wvalid & self.axi.wready),
-            taken.eq(is_next & ((left == 0) | (moves & self.axi.wlast))),
+            starts.eq(self.is_next & ((self.left == 0) | (moves & self.axi.wlast))),
         ]
-        m.d.sync += left.eq(Mux(taken, length, left - moves))
+        m.d.sync += self.left.eq(Mux(starts, self.next, self.left - moves))
 
-    def _collect(self, m: Module, answers: SyncFIFO) -> None:
+    def _collect(self, m: Module) -> None:
         """Answers come in the order of the bursts; one of no beats needs none."""
-        is_last, is_empty = answers.r_data
+        is_last, is_empty = self.answers.r_data
         ends, is_bad, was_bad = Signal(), Signal(), Signal()
         m.d.comb += [
-            self.axi.bready.eq(answers.r_rdy & ~is_empty),
-            ends.eq(answers.r_rdy & (is_empty | self.axi.bvalid)),
+            self.axi.bready.eq(self.answers.r_rdy & ~is_empty),
+            ends.eq(self.answers.r_rdy & (is_empty | self.axi.bvalid)),
             is_bad.eq(is_error(self.axi.bresp) & ~is_empty),
-            answers.r_en.eq(ends),
+            self.answers.r_en.eq(ends),
         ]
         m.d.sync += [
             self.failed.eq(ends & is_bad),

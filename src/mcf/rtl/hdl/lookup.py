@@ -64,6 +64,8 @@ class Lookup(wiring.Component):
     def _judge(self, m: Module, header: data.View, entry: data.View, inside: Signal) -> None:
         """The first reason of header, route, port, length counts."""
         expected, child, outs = Signal(), Signal(), Signal(NUM_PORTS)
+        crc = Signal(len(header.hcrc))
+        m.d.comb += crc.eq(header_crc(m, header))
         port = Signal(range(NUM_PORTS))
         with m.Switch(self.done):
             for number in Port:
@@ -75,7 +77,7 @@ class Lookup(wiring.Component):
             outs.eq(Mux(expected, entry.out_mask, 1 << Port.LOCAL)),
         ]
         back = (self.done[: Port.LOCAL] & outs[: Port.LOCAL]).any()
-        bad_header = (header_crc(header) != header.hcrc) | (header.ver != VERSION)
+        bad_header = (crc != header.hcrc) | (header.ver != VERSION)
         bad_route = ~inside | ~entry.valid | ~outs.any() | back
         bad_port = ~(expected | child)
         bad_length = header.len > self.max_beats

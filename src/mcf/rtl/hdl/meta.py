@@ -1,9 +1,9 @@
 """The packet header as hardware sees it: the bits of `mcf.schedule.wire.TABLE`, and its CRC as a tree of XORs."""
 
-from amaranth.hdl import Cat, Value, ValueLike
+from amaranth.hdl import Module, Value, ValueLike
 from amaranth.lib import data
 
-from mcf.rtl.hdl.crc import parity
+from mcf.rtl.hdl.crc import affine_crc
 from mcf.schedule.crc16 import crc16
 from mcf.schedule.wire import CRC_BYTES, TABLE
 
@@ -11,14 +11,7 @@ Meta = data.StructLayout({field.name: field.width for field in TABLE})
 _COVERED_BITS = CRC_BYTES * 8
 
 
-def header_crc(header: ValueLike) -> Value:
-    """The CRC-16 that belongs into `hcrc` of a 128-bit header, combinational; `hcrc` itself is not looked at.
-
-    The CRC is affine over GF(2): bit k is the parity of the header bits whose single flip flips it, and a constant.
-    """
-    bits = Value.cast(header)
-    constant = crc16(bytes(CRC_BYTES))
-    flips = [crc16((1 << i).to_bytes(CRC_BYTES, "little")) ^ constant for i in range(_COVERED_BITS)]
-    chosen = [[bits[i] for i in range(_COVERED_BITS) if flips[i] >> k & 1] for k in range(16)]
-    parities = [parity(terms) for terms in chosen]
-    return Cat(*parities) ^ constant
+def header_crc(m: Module, header: ValueLike) -> Value:
+    """The CRC-16 that belongs into `hcrc` of a 128-bit header, combinational; `hcrc` itself is not looked at."""
+    bits = Value.cast(header)[:_COVERED_BITS]
+    return affine_crc(m, bits, 16, lambda covered: crc16(covered.to_bytes(CRC_BYTES, "little")), is_shared=False)

@@ -34,13 +34,25 @@ static inline void store(const cxxrtl::wire<Bits> &port, uint32_t *words) {
     store(port.curr, words);
 }
 
+#ifdef MCF_HALVES
+// A rising edge; then only what outputs that are logic on registers need. Nothing of it feeds back into itself.
+template <class Top>
+static inline bool clock_cycle(Top &top) {
+    top.template half<true>();
+    bool changed = top.commit();
+    top.template half<false>();
+    return changed;
+}
+#else
+// `eval` says whether it was enough; where wires feed back into it, it never does: then nothing may change any more.
 template <class Top>
 static inline bool settle(Top &top) {
-    bool changed = false, converged;
+    bool changed = false, converged, moved;
     do {
         converged = top.eval();
-        changed |= top.commit();
-    } while (!converged);
+        moved = top.commit();
+        changed |= moved;
+    } while (moved && !converged);
     return changed;
 }
 
@@ -52,6 +64,7 @@ static inline bool clock_cycle(Top &top) {
     top.p_clk.set(false);
     return settle(top) | changed;
 }
+#endif
 
 #ifdef MCF_WAVEFORM
 struct Waveform {

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mcf.errors import UserError
+from mcf.errors import RunError, UserError
 from mcf.rtl.build.cxxrtl import Library, compile_mesh
 from mcf.rtl.build.ports import Ports
+from mcf.rtl.faults import FaultKind
 from mcf.rtl.mesh.ddr import AxiPorts, Ddr, DdrTiming
 
 Array = NDArray[Any]
@@ -20,38 +21,35 @@ STREAM_WORDS = 12
 RECORD = np.dtype([("first", "<u8"), ("last", "<u8"), ("header", "<u4", 4), ("link", "<u4"), ("num_beats", "<u4")])
 MANY_CYCLES = 1 << 62
 _ROOM = 4096
+_AXI_IN = ("awaddr", "awvalid", "wdata", "wstrb", "wvalid", "bready", "araddr", "arvalid", "rready")
+_AXI_OUT = ("awready", "wready", "bresp", "bvalid", "arready", "rdata", "rresp", "rvalid")
 _WAVEFORM_BYTES = 1 << 20
 _CHANCES = 256
+_NOISES = 1 << 24
 _FIRST_SEED = 0x9E3779B97F4A7C15
 
 
 class Stop(IntEnum):
-    """Why a run ended: all cycles done, nothing can move any more, or a sink took something."""
+    """Why a run ended: all cycles done, nothing can move any more, a sink took something, or software has work."""
 
     LIMIT = 0
     QUIET = 1
     WOKEN = 2
-
-
-class FaultKind(IntEnum):
-    """What can go wrong on a link: a bit flips, a word is lost or doubled, all words of some cycles are lost."""
-
-    FLIP = 0
-    DROP = 1
-    DOUBLE = 2
-    SILENCE = 3
+    ANSWERED = 3
 
 
 class LinkCounts(NamedTuple):
-    """Words that crossed a link; cycles in which one waited to; words lost to faults."""
+    """Words that crossed a link; cycles in which one waited to; words that faults lost, damaged and doubled."""
 
     moved: int
     stalled: int
     lost: int
+    flipped: int
+    doubled: int
 
 
 class _Counts(ctypes.Structure):
-    _fields_ = (("moved", ctypes.c_uint64), ("stalled", ctypes.c_uint64), ("lost", ctypes.c_uint64))
+    _fields_ = tuple((name, ctypes.c_uint64) for name in LinkCounts._fields)
 
 
 class Mesh:
@@ -135,10 +133,38 @@ class Mesh:
         """Break something on a link (not a plain wire): on its word number `at`, or from cycle `at` (SILENCE)."""
         self._lib.mesh_fault(self._mesh, link, kind, at, arg)
 
+    def axi(self, instance: int) -> int:
+        """Be the AXI4-Lite master of an instance with ports `axi` and `interrupt`; the master's number."""
+        names = [f"axi__{name}" for name in _AXI_IN]
+        places = [self._ports[instance].places(is_input=True)[name][0] for name in names]
+        names = [*(f"axi__{name}" for name in _AXI_OUT), "interrupt"]
+        places += [self._ports[instance].places(is_input=False)[name][0] for name in names]
+        return int(self._lib.mesh_axi(self._mesh, instance, (ctypes.c_int32 * len(places))(*places)))
+
+    def noise(self, link: int, share: float, *, num_bits: int) -> None:
+        """Break a share of a link's words at random, each in one way: a bit below `num_bits` flips, lost, doubled."""
+        self._lib.mesh_noise(self._mesh, link, round(share * _NOISES), self._next_seed(), num_bits)
+
+    def hold(self, sink: int, start: int, count: int) -> None:
+        """Let a sink take nothing for `count` cycles from cycle `start` on."""
+        self._lib.mesh_hold_sink(self._mesh, sink, start, count)
+
+    def count_pulses(self, instance: int, name: str) -> int:
+        """Count the cycles in which an output signal is high, from now on; the counter's number."""
+        at, _ = self._ports[instance].places(is_input=False)[name]
+        return int(self._lib.mesh_count_pulses(self._mesh, instance, at))
+
+    def pulses(self, counter: int) -> int:
+        """How far a counter of pulses is."""
+        return int(self._lib.mesh_pulses(self._mesh, counter))
+
     # --- running ---
 
     def run(self, limit: int = MANY_CYCLES, *, wake: bool = False) -> Stop:
-        """Run for `limit` cycles, or until nothing can move, or with `wake` until a sink takes something."""
+        """Run for `limit` cycles, or until nothing can move.
+
+        With `wake` also until a sink takes something, an AXI read is answered or a node interrupts.
+        """
         return Stop(self._lib.mesh_run(self._mesh, limit, int(wake)))
 
     @property
@@ -168,6 +194,24 @@ class Mesh:
         """Write a producer's memory; it grows as needed."""
         self._lib.mesh_memory(self._mesh, producer, address, values, len(values))
 
+    def put_accesses(self, axi: int, accesses: Sequence[tuple[int, int, int]]) -> None:
+        """Queue accesses (is_write, address, word) of an AXI master; it makes one at a time."""
+        values = np.array(accesses, dtype=np.uint32)
+        self._lib.mesh_axi_put(self._mesh, axi, values.ctypes.data, len(values))
+
+    def take_answers(self, axi: int) -> list[int]:
+        """Return the words of the reads that were answered since the last call. Raises RunError for a refusal."""
+        if self._lib.mesh_axi_refused(self._mesh, axi):
+            raise RunError("a node refused an access over AXI4-Lite: expected registers of its map alone")
+        words = np.empty(_ROOM, np.uint32)
+        count = int(self._lib.mesh_axi_answers(self._mesh, axi, words.ctypes.data, _ROOM))
+        found: list[int] = words[:count].tolist()
+        return found
+
+    def pending_accesses(self, axi: int) -> int:
+        """Accesses that are not done yet."""
+        return int(self._lib.mesh_axi_pending(self._mesh, axi))
+
     def poke(self, instance: int, name: str, value: int) -> None:
         """Set an input signal that is no stream, from the next cycle on."""
         at, num_words = self._ports[instance].places(is_input=True)[name]
@@ -185,7 +229,7 @@ class Mesh:
         """What crossed a link so far."""
         out = _Counts()
         self._lib.mesh_counts(self._mesh, link, ctypes.byref(out))
-        return LinkCounts(out.moved, out.stalled, out.lost)
+        return LinkCounts(*(getattr(out, name) for name in LinkCounts._fields))
 
     def records(self) -> Array:
         """Return the packets that crossed recorded links since the last call, as RECORD."""
@@ -238,14 +282,21 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_link": (_I, (_P, _I, _I, _I, _I, _U, _U, _I)),
     "mesh_stall_link": (None, (_P, _I, _U, _L)),
     "mesh_fault": (None, (_P, _I, _U, _L, _U)),
+    "mesh_noise": (None, (_P, _I, _U, _L, _U)),
     "mesh_source": (_I, (_P, _I, _I, _U, _L)),
     "mesh_push": (None, (_P, _I, _P, ctypes.c_int64, _I)),
     "mesh_pending": (ctypes.c_int64, (_P, _I)),
     "mesh_sink": (_I, (_P, _I, _I, _U, _L, _I)),
+    "mesh_hold_sink": (None, (_P, _I, _L, _L)),
     "mesh_held": (ctypes.c_int64, (_P, _I)),
     "mesh_take": (ctypes.c_int64, (_P, _I, _P, _P, _I, ctypes.c_int64)),
     "mesh_producer": (_I, (_P, _I, _I, _I)),
     "mesh_memory": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
+    "mesh_axi": (_I, (_P, _I, _P)),
+    "mesh_axi_put": (None, (_P, _I, _P, ctypes.c_int64)),
+    "mesh_axi_answers": (ctypes.c_int64, (_P, _I, _P, ctypes.c_int64)),
+    "mesh_axi_pending": (ctypes.c_int64, (_P, _I)),
+    "mesh_axi_refused": (_U, (_P, _I)),
     "mesh_ddr": (_I, (_P, _U, _U, _L, _L)),
     "mesh_ddr_port": (_I, (_P, _I, _I, _I, _P, _U, _L)),
     "mesh_ddr_write": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
@@ -254,6 +305,8 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_poke": (None, (_P, _I, _I, _P, _I)),
     "mesh_peek": (None, (_P, _I, _I, _P, _I)),
     "mesh_counts": (None, (_P, _I, _P)),
+    "mesh_count_pulses": (_I, (_P, _I, _I)),
+    "mesh_pulses": (_L, (_P, _I)),
     "mesh_records": (ctypes.c_int64, (_P, _P, ctypes.c_int64)),
     "mesh_cycle": (_L, (_P,)),
     "mesh_run": (_I, (_P, _L, _I)),

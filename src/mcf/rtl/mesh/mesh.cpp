@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -59,6 +60,13 @@ struct Instance {
     }
 };
 
+// Counts the cycles in which a signal of an instance is high.
+struct Pulses {
+    Instance *from;
+    int at;
+    uint64_t count;
+};
+
 enum FaultKind { FLIP, DROP, DOUBLE, SILENCE };
 
 // What goes wrong on a link. `at` counts the words that entered it (SILENCE: cycles); FLIP changes bit `arg`, SILENCE
@@ -69,7 +77,16 @@ struct Fault {
 };
 
 struct LinkCounts {
-    uint64_t moved, stalled, lost;
+    uint64_t moved, stalled, lost, flipped, doubled;
+};
+
+// On a share of all words one bit flips, the word is lost, or it comes twice.
+struct Noise {
+    Random random;
+    uint32_t chance = 0;  // of 2^24
+    uint32_t num_bits = 0;
+
+    bool hit() { return chance != 0 && random.next() >> 40 < chance; }
 };
 
 struct Record {  // one packet that crossed a link
@@ -84,7 +101,9 @@ struct Link {
     uint32_t latency, depth;
     int last_bit;  // of the payload: ends a packet; -1: not packets, nothing is recorded
     Random stall;
-    std::vector<Fault> faults;
+    std::vector<Fault> silences;
+    std::map<uint64_t, std::vector<Fault>> faults;  // of words
+    Noise noise;
     std::deque<Item> pipe;
     LinkCounts counts{};
     uint64_t entered = 0;
@@ -109,6 +128,9 @@ struct Sink {
     Random stall;
     std::deque<Item> log;
     int last_bit = -1;  // of a payload that wakes; -1: each does
+    uint64_t held_from = 0, held_for = 0;  // cycles in which it takes nothing
+
+    bool is_held(uint64_t cycle) const { return cycle >= held_from && cycle - held_from < held_for; }
 };
 
 // Answers requests {address, beats} on one stream with that many 128-bit beats of memory on another.
@@ -121,18 +143,49 @@ struct Producer {
     uint32_t total = 0;
 };
 
+// An AXI4-Lite master: one access at a time, in order. Places are words of the instance's signals.
+struct AxiMaster {
+    struct Places {
+        int32_t awaddr, awvalid, wdata, wstrb, wvalid, bready, araddr, arvalid, rready;
+        int32_t awready, wready, bresp, bvalid, arready, rdata, rresp, rvalid, interrupt;
+    };
+    struct Access {
+        uint32_t is_write, address, word;
+    };
+    Instance *node;
+    Places at;
+    std::deque<Access> queue;
+    std::vector<uint32_t> answers;
+    bool is_open = false;      // the first of the queue is on its way
+    uint32_t refused = 0;      // accesses that were answered with an error
+    bool takes_aw = false, takes_w = false, takes_ar = false;  // at the last edge
+    uint32_t rested = 0;       // cycles without an access, up to INTERRUPT_DELAY
+
+    uint32_t out(int place) const { return node->signals_out[place]; }
+    void set(int place, uint32_t value) {
+        uint32_t &signal = node->signals_in[place];
+        node->awake |= signal != value;
+        signal = value;
+    }
+};
+
+constexpr uint32_t INTERRUPT_DELAY = 8;  // an access that takes the interrupt's reason away shows by then
+
 struct Mesh {
     std::vector<std::unique_ptr<Instance>> instances;
     std::vector<std::unique_ptr<Link>> links;
     std::vector<std::unique_ptr<Source>> sources;
     std::vector<std::unique_ptr<Sink>> sinks;
     std::vector<std::unique_ptr<Producer>> producers;
+    std::vector<std::unique_ptr<AxiMaster>> axis;
     std::vector<std::unique_ptr<Ddr>> ddrs;
     std::vector<Record> records;
+    std::vector<Pulses> pulses;
     uint64_t cycle = 0;
     void *waveform = nullptr;
     const Klass *waveform_klass = nullptr;
     bool woken = false;
+    bool answered = false;  // software has something to do
 
     bool has_work() const;
     void exchange();
@@ -142,16 +195,9 @@ struct Mesh {
 
 bool bit_of(const uint32_t *words, int bit) { return words[bit / 32] >> (bit % 32) & 1; }
 
-const Fault *fault_at(const Link &link, uint32_t kind, uint64_t at) {
-    for (const Fault &fault : link.faults)
-        if (fault.kind == kind && fault.at == at)
-            return &fault;
-    return nullptr;
-}
-
 bool is_silent(const Link &link, uint64_t cycle) {
-    for (const Fault &fault : link.faults)
-        if (fault.kind == SILENCE && fault.at <= cycle && cycle < fault.at + fault.arg)
+    for (const Fault &fault : link.silences)
+        if (fault.at <= cycle && cycle - fault.at < fault.arg)
             return true;
     return false;
 }
@@ -184,19 +230,38 @@ void record(Mesh &mesh, Link &link, uint32_t index, const uint32_t *words) {
     }
 }
 
+// What goes wrong with the word that entered last; false: it is gone.
+bool break_word(Link &link, uint32_t kind, uint32_t arg) {
+    if (kind == FLIP) {
+        link.pipe.back().words[arg / 32] ^= 1u << (arg % 32);
+        link.counts.flipped++;
+    } else if (kind == DOUBLE) {
+        link.pipe.push_back(link.pipe.back());
+        link.counts.doubled++;
+    } else {
+        link.pipe.pop_back();
+        link.counts.lost++;
+    }
+    return kind != DROP;
+}
+
 void enter(Link &link, uint64_t cycle, const uint32_t *words) {
     uint64_t at = link.entered++;
-    if (is_silent(link, cycle) || fault_at(link, DROP, at)) {
+    if (is_silent(link, cycle)) {
         link.counts.lost++;
         return;
     }
-    Item item{cycle, {}};
-    memcpy(item.words, words, sizeof(Words));
-    if (const Fault *flip = fault_at(link, FLIP, at))
-        item.words[flip->arg / 32] ^= 1u << (flip->arg % 32);
-    link.pipe.push_back(item);
-    if (fault_at(link, DOUBLE, at))
-        link.pipe.push_back(item);
+    link.pipe.push_back(Item{cycle, {}});
+    memcpy(link.pipe.back().words, words, sizeof(Words));
+    if (auto found = link.faults.find(at); found != link.faults.end())
+        for (const Fault &fault : found->second)
+            if (!break_word(link, fault.kind, fault.arg))
+                return;
+    if (link.noise.hit()) {
+        constexpr uint32_t kinds[] = {FLIP, DROP, DOUBLE};
+        uint64_t drawn = link.noise.random.next() >> 16;
+        break_word(link, kinds[drawn % 3], (drawn >> 8) % link.noise.num_bits);
+    }
 }
 
 void transfer_link(Mesh &mesh, Link &link, uint32_t index) {
@@ -239,6 +304,49 @@ void transfer_producer(Producer &p) {
     }
 }
 
+// A valid that was taken is lowered; a response is always taken.
+void exchange_axi(AxiMaster &axi) {
+    const AxiMaster::Places &at = axi.at;
+    if (axi.takes_aw)
+        axi.set(at.awvalid, 0);
+    if (axi.takes_w)
+        axi.set(at.wvalid, 0);
+    if (axi.takes_ar)
+        axi.set(at.arvalid, 0);
+    axi.takes_aw = axi.takes_w = axi.takes_ar = false;
+    if (axi.is_open || axi.queue.empty())
+        return;
+    const AxiMaster::Access &access = axi.queue.front();
+    axi.is_open = true;
+    if (access.is_write) {
+        axi.set(at.awaddr, access.address), axi.set(at.wdata, access.word), axi.set(at.wstrb, 15);
+        axi.set(at.awvalid, 1), axi.set(at.wvalid, 1), axi.set(at.bready, 1);
+    } else {
+        axi.set(at.araddr, access.address), axi.set(at.arvalid, 1), axi.set(at.rready, 1);
+    }
+}
+
+// What the node put out for this cycle; inputs change for the next one.
+void transfer_axi(Mesh &mesh, AxiMaster &axi) {
+    const AxiMaster::Places &at = axi.at;
+    if (!axi.is_open) {
+        axi.rested += axi.rested < INTERRUPT_DELAY;
+        mesh.answered |= axi.rested == INTERRUPT_DELAY && axi.out(at.interrupt);
+        return;
+    }
+    axi.rested = 0;
+    bool is_written = axi.out(at.bvalid), is_read = axi.out(at.rvalid);
+    axi.takes_aw = axi.out(at.awready), axi.takes_w = axi.out(at.wready), axi.takes_ar = axi.out(at.arready);
+    if (!is_written && !is_read)
+        return;
+    axi.refused += is_written ? axi.out(at.bresp) != 0 : axi.out(at.rresp) != 0;
+    if (is_read)
+        axi.answers.push_back(axi.out(at.rdata));
+    mesh.answered |= is_read;
+    axi.is_open = false;
+    axi.queue.pop_front();
+}
+
 void Mesh::exchange() {
     for (auto &link : links)
         exchange_link(*link, cycle);
@@ -249,9 +357,11 @@ void Mesh::exchange() {
         s->to->drive(s->port, s->offered, s->offered ? s->queue.front().words : nothing);
     }
     for (auto &s : sinks)
-        s->from->accept(s->port, !s->stall.hit());
+        s->from->accept(s->port, !s->is_held(cycle) && !s->stall.hit());
     for (auto &p : producers)
         exchange_producer(*p);
+    for (auto &axi : axis)
+        exchange_axi(*axi);
     for (auto &ddr : ddrs)
         ddr->exchange(cycle);
 }
@@ -275,6 +385,8 @@ void Mesh::transfer() {
     }
     for (auto &p : producers)
         transfer_producer(*p);
+    for (auto &axi : axis)
+        transfer_axi(*this, *axi);
     for (auto &ddr : ddrs)
         ddr->transfer(cycle);
 }
@@ -284,6 +396,8 @@ void Mesh::step() {
     transfer();
     for (auto &instance : instances)
         instance->tick();
+    for (auto &p : pulses)
+        p.count += p.from->signals_out[p.at] != 0;
     if (waveform)
         waveform_klass->sample_waveform(waveform, cycle);
     cycle++;
@@ -302,8 +416,11 @@ bool Mesh::has_work() const {
     for (auto &s : sources)
         if (!s->queue.empty() && s->to->inputs[s->port].ready)
             return true;
+    for (auto &axi : axis)
+        if (!axi->queue.empty() || axi->out(axi->at.interrupt))
+            return true;
     for (auto &s : sinks)
-        if (s->stall.chance && s->from->outputs[s->port].valid)
+        if (s->from->outputs[s->port].valid)
             return true;
     for (auto &ddr : ddrs)
         if (ddr->has_work())
@@ -345,7 +462,16 @@ void mesh_stall_link(Mesh *mesh, int link, uint32_t chance, uint64_t seed) {
 }
 
 void mesh_fault(Mesh *mesh, int link, uint32_t kind, uint64_t at, uint32_t arg) {
-    mesh->links[link]->faults.push_back(Fault{at, kind, arg});
+    Fault fault{at, kind, arg};
+    if (kind == SILENCE)
+        mesh->links[link]->silences.push_back(fault);
+    else
+        mesh->links[link]->faults[at].push_back(fault);
+}
+
+void mesh_noise(Mesh *mesh, int link, uint32_t chance, uint64_t seed, uint32_t num_bits) {
+    Noise &noise = mesh->links[link]->noise;
+    noise.chance = chance, noise.random.state = seed, noise.num_bits = num_bits;
 }
 
 int mesh_source(Mesh *mesh, int to, int port, uint32_t chance, uint64_t seed) {
@@ -372,6 +498,10 @@ int mesh_sink(Mesh *mesh, int from, int port, uint32_t chance, uint64_t seed, in
     sink->stall.chance = chance, sink->stall.state = seed, sink->last_bit = last_bit;
     mesh->sinks.push_back(std::move(sink));
     return mesh->sinks.size() - 1;
+}
+
+void mesh_hold_sink(Mesh *mesh, int sink, uint64_t from, uint64_t count) {
+    mesh->sinks[sink]->held_from = from, mesh->sinks[sink]->held_for = count;
 }
 
 int64_t mesh_take(Mesh *mesh, int sink, uint64_t *cycles, uint32_t *words, int words_each, int64_t room) {
@@ -402,6 +532,33 @@ void mesh_memory(Mesh *mesh, int producer, uint64_t address, const uint8_t *byte
     memcpy(memory.data() + address, bytes, size);
 }
 
+// `places`: as AxiMaster::Places.
+int mesh_axi(Mesh *mesh, int node, const int32_t *places) {
+    auto axi = std::make_unique<AxiMaster>();
+    axi->node = mesh->instances[node].get();
+    memcpy(&axi->at, places, sizeof axi->at);
+    mesh->axis.push_back(std::move(axi));
+    return mesh->axis.size() - 1;
+}
+
+// Queues accesses {is_write, address, word}.
+void mesh_axi_put(Mesh *mesh, int axi, const uint32_t *accesses, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        mesh->axis[axi]->queue.push_back({accesses[3 * i], accesses[3 * i + 1], accesses[3 * i + 2]});
+}
+
+// Takes what reads were answered with, in order; returns how many.
+int64_t mesh_axi_answers(Mesh *mesh, int axi, uint32_t *into, int64_t room) {
+    auto &answers = mesh->axis[axi]->answers;
+    int64_t count = std::min<int64_t>(room, answers.size());
+    std::copy_n(answers.begin(), count, into);
+    answers.erase(answers.begin(), answers.begin() + count);
+    return count;
+}
+
+int64_t mesh_axi_pending(Mesh *mesh, int axi) { return mesh->axis[axi]->queue.size(); }
+
+uint32_t mesh_axi_refused(Mesh *mesh, int axi) { return mesh->axis[axi]->refused; }
 // A DDR's `rate` is in 1/256 bytes per cycle.
 int mesh_ddr(Mesh *mesh, uint32_t latency, uint32_t row_miss, uint64_t rate, uint64_t size) {
     auto ddr = std::make_unique<Ddr>();
@@ -447,6 +604,14 @@ void mesh_peek(Mesh *mesh, int instance, int at, uint32_t *words, int num_words)
 
 void mesh_counts(Mesh *mesh, int link, LinkCounts *counts) { *counts = mesh->links[link]->counts; }
 
+// Counts the cycles in which a signal is high, from now on.
+int mesh_count_pulses(Mesh *mesh, int instance, int at) {
+    mesh->pulses.push_back(Pulses{mesh->instances[instance].get(), at, 0});
+    return mesh->pulses.size() - 1;
+}
+
+uint64_t mesh_pulses(Mesh *mesh, int number) { return mesh->pulses[number].count; }
+
 int64_t mesh_records(Mesh *mesh, Record *into, int64_t room) {
     int64_t count = std::min<int64_t>(room, mesh->records.size());
     std::copy_n(mesh->records.begin(), count, into);
@@ -456,14 +621,16 @@ int64_t mesh_records(Mesh *mesh, Record *into, int64_t room) {
 
 uint64_t mesh_cycle(Mesh *mesh) { return mesh->cycle; }
 
-// Runs until `limit` cycles have passed, or nothing can move any more, or (with `wake`) a sink took something.
-// Returns 0: limit, 1: nothing moves, 2: woken.
+// Runs until `limit` cycles have passed, or nothing can move any more, or (with `wake`) a sink took something
+// or software has something to do. Returns 0: limit, 1: nothing moves, 2: woken, 3: answered or interrupted.
 int mesh_run(Mesh *mesh, uint64_t limit, int wake) {
-    mesh->woken = false;
+    mesh->woken = mesh->answered = false;
     for (uint64_t i = 0; i < limit; i++) {
         mesh->step();
         if (wake && mesh->woken)
             return 2;
+        if (wake && mesh->answered)
+            return 3;
         if (!mesh->has_work())
             return 1;
     }

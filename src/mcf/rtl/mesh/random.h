@@ -6,12 +6,11 @@ struct Random {
     uint64_t state = 1;
     uint32_t chance = 0;  // of 256
 
-    bool hit() {
-        if (chance == 0)
-            return false;
+    uint64_t next() {
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;
-        return (state * 2685821657736338717ull) >> 56 < chance;
+        return state * 2685821657736338717ull;
     }
+    bool hit() { return chance != 0 && next() >> 56 < chance; }
 };

@@ -1,0 +1,180 @@
+"""Tokens per second of a cluster of nodes by arithmetic: cycles of products, attention, network and processor.
+
+No cycle here was simulated with a whole model: what a tile costs is what the modules were seen to take (tests), the
+clock and the memory's rate are assumed, and the sum has no overlap between the parts. Two layouts of the weights: every
+node streams all of them, and each node has an equal share of all rows, whose results the nodes exchange.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mcf.errors import UserError
+from mcf.model import ModelShape
+from mcf.model.named import named_shape
+from mcf.rtl.golden.attention import ROWS
+from mcf.rtl.golden.tiles import BEAT_BYTES, NUM_PORTS, SCALE_BEATS, TILE_BEATS
+from mcf.rtl.processor import Processor, layer_work, token_work
+
+CLOCK_HZ = 200e6
+MEMORY_BYTES_S = 19.2e9
+PUBLISHED_TOKENS_S = 17.3  # the paper's Table 2: Qwen2.5-1.5B on four KR260
+WIDE_BYTES = NUM_PORTS * BEAT_BYTES
+GROUP = 128
+TILE_LATENCY = 600  # cycles from a tile's first key to its accumulators, which only a head's last tile shows
+RECORD_CYCLES = 150  # for which accumulators give out one state
+HOP_CYCLES, STATE_BEATS, MERGE_CYCLES = 9, 18, 10
+COMMANDS_PER_LAYER = 10  # loads, products and attention; each an event for the next
+
+ALL_WEIGHTS, SPLIT_WEIGHTS = "all", "split"
+LAYOUTS: Mapping[str, str] = {
+    ALL_WEIGHTS: "every node streams all weights",
+    SPLIT_WEIGHTS: "weights split over the nodes",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model of INT4 weights and KV on `num_nodes` nodes of a mesh, a context of so many tokens, a layout."""
+
+    shape: ModelShape
+    num_nodes: int
+    context: int
+    layout: str
+    clock_hz: float = CLOCK_HZ
+    memory_bytes_s: float = MEMORY_BYTES_S
+    processor: Processor = field(default_factory=Processor)
+
+    def __post_init__(self) -> None:
+        """Name a layout that is not known."""
+        if self.layout not in LAYOUTS:
+            raise UserError(f"got layout {self.layout!r}: expected one of {', '.join(LAYOUTS)}")
+
+    @property
+    def share(self) -> int:
+        """By how much the rows of a matrix are split."""
+        return self.num_nodes if self.layout == SPLIT_WEIGHTS else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """Seconds of one token by part, on the node with the most to do, and the least that memory allows."""
+
+    case: Case
+    products_s: float
+    attention_s: float
+    network_s: float
+    processor_s: float
+    weight_bytes: int
+    kv_bytes: int
+
+    @property
+    def token_s(self) -> float:
+        """One part after the other."""
+        return self.products_s + self.attention_s + self.network_s + self.processor_s
+
+    @property
+    def tokens_s(self) -> float:
+        """Tokens per second."""
+        return 1 / self.token_s
+
+    @property
+    def bound_tokens_s(self) -> float:
+        """What memory allows where nothing else takes time: all bytes of weights and KV once per token."""
+        return self.case.memory_bytes_s / (self.weight_bytes + self.kv_bytes)
+
+    @property
+    def port_bound_tokens_s(self) -> float:
+        """The same through the node's four ports, one wide beat a cycle."""
+        return self.case.clock_hz * WIDE_BYTES / (self.weight_bytes + self.kv_bytes)
+
+    def numbers(self) -> dict[str, float | str | int]:
+        """The documented object."""
+        return {
+            "layout": self.case.layout,
+            "nodes": self.case.num_nodes,
+            "context": self.case.context,
+            "assumed_clock_hz": self.case.clock_hz,
+            "assumed_memory_bytes_s": self.case.memory_bytes_s,
+            "products_s": self.products_s,
+            "attention_s": self.attention_s,
+            "network_s": self.network_s,
+            "processor_s": self.processor_s,
+            "tokens_s": self.tokens_s,
+            "bound_tokens_s": self.bound_tokens_s,
+            "port_bound_tokens_s": self.port_bound_tokens_s,
+            "published_tokens_s": PUBLISHED_TOKENS_S,
+        }
+
+
+def paper_rates() -> list[Rate]:
+    """The paper's decode case, its model on four nodes at 16K tokens, for each layout."""
+    shape = named_shape("qwen2.5-1.5b")
+    return [rate(Case(shape=shape, num_nodes=4, context=16384, layout=layout)) for layout in LAYOUTS]
+
+
+def assumptions(case: Case) -> str:
+    """What a rate assumes, in words."""
+    return (
+        f"tokens/s are arithmetic over cycles, no run: assumed clock {case.clock_hz / 1e6:g} MHz, assumed memory "
+        f"{case.memory_bytes_s / 1e9:g} GB/s, nothing overlaps; {case.processor.says()}."
+    )
+
+
+def matrices(shape: ModelShape) -> Iterator[tuple[int, int]]:
+    """Rows and columns of one layer's matrices."""
+    queries, kv = shape.num_q_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    yield queries + 2 * kv, shape.hidden_size
+    yield shape.hidden_size, queries
+    yield 2 * shape.intermediate_size, shape.hidden_size
+    yield shape.hidden_size, shape.intermediate_size
+
+
+def product_beats(rows: int, columns: int, share: int = 1, *, group: int = GROUP) -> int:
+    """Wide beats of a matrix on the node with the most row tiles: scales and padding among them."""
+    row_tiles, groups = -(-rows // ROWS), -(-columns // group)
+    return -(-row_tiles // share) * groups * (group + SCALE_BEATS)
+
+
+def attention_cycles(shape: ModelShape, tokens: int) -> int:
+    """Cycles of one layer's attention to a shard: each query head takes a tile's keys and values for itself."""
+    tiles, group = -(-tokens // ROWS), shape.num_group_heads
+    per_tile = max(group * (shape.head_dim + ROWS), _tile_beats(shape))
+    return shape.num_kv_heads * (tiles * per_tile + TILE_LATENCY + group * RECORD_CYCLES)
+
+
+def _tile_beats(shape: ModelShape) -> int:
+    return shape.head_dim + SCALE_BEATS + TILE_BEATS
+
+
+def rate(case: Case) -> Rate:
+    """Add up one token."""
+    shape, share = case.shape, case.share
+    beats = sum(product_beats(*matrix, share) for matrix in matrices(shape)) * shape.num_layers
+    beats += product_beats(shape.vocab_size, shape.hidden_size, share)
+    tokens = -(-case.context // case.num_nodes)
+    kv_beats = shape.num_layers * shape.num_kv_heads * -(-tokens // ROWS) * _tile_beats(shape)
+    work = [*token_work(shape)] + [*layer_work(shape, num_commands=COMMANDS_PER_LAYER)] * shape.num_layers
+    return Rate(
+        case=case,
+        products_s=beats / case.clock_hz,
+        attention_s=shape.num_layers * attention_cycles(shape, tokens) / case.clock_hz,
+        network_s=shape.num_layers * _network_cycles(case) / case.clock_hz,
+        processor_s=sum(map(case.processor.seconds, work)),
+        weight_bytes=beats * WIDE_BYTES,
+        kv_bytes=kv_beats * WIDE_BYTES,
+    )
+
+
+def _network_cycles(case: Case) -> float:
+    """One layer: the last head's state up a tree and back to all; where weights are split, vectors go around too."""
+    if case.num_nodes == 1:
+        return 0
+    depth = max(1, math.isqrt(case.num_nodes) * 2 - 2)  # of a square mesh, corner to corner
+    merge = depth * (HOP_CYCLES + STATE_BEATS + MERGE_CYCLES) + depth * HOP_CYCLES + STATE_BEATS
+    if case.share == 1:
+        return merge
+    beats = [
+        -(-rows * 4 // BEAT_BYTES) for rows, _ in matrices(case.shape)
+    ]  # rows of 32 bits, all but one's own come in
+    return merge + sum(n * (case.num_nodes - 1) / case.num_nodes * 65 / 64 + depth * HOP_CYCLES for n in beats)
