@@ -10,7 +10,7 @@ from mcf.cluster import Cluster
 from mcf.errors import UserError
 from mcf.policies import NAMES, PlanRequest, plan
 from mcf.schedule import Schedule, verify
-from mcf.schedule.steps import PREFILL, RECV, SEND
+from mcf.schedule.steps import PREFILL, RECV
 from mcf.sim import LinkChange, Profile, bounds, load_profile, rates_of, simulate
 from mcf.sim.network import Line
 from mcf.sim.packets import fair_rates, num_descriptors
@@ -72,12 +72,9 @@ def test_a_nodes_port_carries_all_that_it_receives(topology: str) -> None:
         assert took > 1.3 * simulate(sched, replace(wired(), port_bytes_s=None), shape=TINY).ttft_s
 
 
-def test_descriptors_are_counted_by_head_half_and_run() -> None:
-    sched = planned("zigzag", "mesh:2x2")
-    sends = [
-        row for row in sched.node_rows(0) if sched.steps["kind"][row] == SEND and sched.steps["stage"][row] == PREFILL
-    ]
-    assert [num_descriptors(sched, row) for row in sends][:1] == [2 * 2 * 2]  # two pieces with a gap
+def test_descriptors_are_counted_by_head_half_and_row_of_blocks() -> None:
+    """Blocks 0 and 7 are one row of two; 0, 1, 14 and 15 are two rows. Two heads, keys and values."""
+    assert [num_descriptors(planned(policy, "mesh:2x2"), 2) for policy in ("zigzag", "one-shot")] == [4, 8]
 
 
 @settings(max_examples=10, deadline=None)

@@ -33,9 +33,20 @@ class Flow:
     """A payload on its way to the receives of one group, or the posting of a receive (`lines` is empty)."""
 
     __slots__ = (
-        "due", "ends", "goal", "has_ended", "has_left", "inward", "least", "left", "lines", "links", "most", "node",
-        "rate", "send", "since", "start", "told",
-    )  # fmt: skip
+        "due",
+        "ends",
+        "has_ended",
+        "left",
+        "lines",
+        "links",
+        "most",
+        "node",
+        "rate",
+        "send",
+        "since",
+        "start",
+        "told",
+    )
 
     def __init__(self, send: int, node: int, num_bytes: float, most: float) -> None:
         self.send, self.node, self.left, self.most = send, node, num_bytes, most
@@ -43,9 +54,7 @@ class Flow:
         self.links: list[Link] = []
         self.lines: list[Line] = []
         self.rate = self.since = self.start = 0.0
-        self.has_left = self.has_ended = False  # its sender; altogether
-        self.goal = self.least = 0.0  # bytes left at which it has left its sender, and not before
-        self.inward: list[Line] = []
+        self.has_ended = False
         self.due = self.told = math.inf  # when it ends, and the first event that says so
 
 
@@ -153,28 +162,12 @@ class PacketTransfers:
         flow.told = math.inf
         if flow.due > now:
             self._tell(number)
-        elif flow.lines and not flow.has_left:
-            self._release(number, now)
-        else:
-            flow.has_ended = True
-            others = self._withdraw(number, now)
-            if not flow.has_left:
-                self._next(flow.node, now)
-            if others:
-                self._share(others, now)
-
-    def _release(self, number: int, now: float) -> None:
-        """What is left of a payload lies in its receivers' buffers: its links and its sender are free."""
-        flow = self.flows[number]
-        flow.has_left, flow.goal = True, 0.0
-        touched = {number}
-        for line in flow.lines:
-            if line not in flow.inward:
-                self.users[line].discard(number)
-                touched |= self.users[line]
-        flow.lines = flow.inward
-        self._share(touched, now)
+            return
+        flow.has_ended = True
+        others = self._withdraw(number, now)
         self._next(flow.node, now)
+        if others:
+            self._share(others, now)
 
     # --- payloads ---
 
@@ -188,8 +181,8 @@ class PacketTransfers:
         for recv in group:
             end = self._latency(self.way[recv]) + self.port.delivery_s
             flow.ends.append((recv * ticks + tick, end))
-            flow.inward.append(self.inward[self.program.node[recv]])
-        flow.lines = [*flow.inward, *self._lines(flow)]
+            flow.lines.append(self.inward[self.program.node[recv]])
+        flow.lines += self._lines(flow)
         heappush(self.heap, (now, ENTER_AHEAD, len(self.posted) + len(self.flows)))
         self.flows.append(flow)
 
@@ -227,7 +220,6 @@ class PacketTransfers:
         number = self.queue[node].popleft()
         flow = self.flows[number]
         flow.start = flow.since = now
-        flow.goal, flow.least = self.port.buffer, now + flow.left / self.port.rate
         if not flow.lines:
             flow.due = now + self.port.header_s
             self._tell(number)
@@ -274,9 +266,7 @@ class PacketTransfers:
             flow.since = now
         for number, rate in fair_rates({n: (self.flows[n].most, self.flows[n].lines) for n in found}).items():
             flow = self.flows[number]
-            flow.rate, flow.due = rate, now + max(flow.left - flow.goal, 0.0) / rate
-            if not flow.has_left:
-                flow.due = max(flow.due, flow.least)
+            flow.rate, flow.due = rate, now + max(flow.left, 0.0) / rate
             self._tell(number)
 
     def _touched(self, numbers: Iterable[int]) -> list[int]:
@@ -349,7 +339,6 @@ class _Port:
         assert profile.port_bytes_s is not None, "packets are for profiles with port_bytes_s"
         self.rate = profile.port_bytes_s
         self.packet, self.header = profile.packet_bytes, profile.header_bytes or 0.0
-        self.buffer = profile.buffer_bytes or 0.0
         self.header_s = self.header / self.rate
         self.descriptor_s, self.delivery_s = profile.descriptor_s or 0.0, profile.delivery_s or 0.0
 

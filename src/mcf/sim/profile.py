@@ -46,7 +46,6 @@ PACKETS = (
     "port_bytes_s",
     "packet_bytes",
     "header_bytes",
-    "buffer_bytes",
     "descriptor_s",
     "delivery_s",
     "clock_hz",
@@ -94,7 +93,7 @@ class Profile:
     says whether such hardware can exist. `sources` says of each number where it is from.
 
     With `port_bytes_s`, payloads are packets (`mcf.sim.packets`): what a node can send, and receive, in all;
-    `packet_bytes` and `header_bytes` of a packet; `buffer_bytes` that a receiver keeps for each sender; `descriptor_s` seconds that a node takes to order a message;
+    `packet_bytes` and `header_bytes` of a packet; `descriptor_s` seconds that a node takes to order a message;
     `delivery_s` what a payload takes beside its links and hops, from the order to the end. `clock_hz`: the clock that
     the numbers assume, which every output names (`label`).
 
@@ -120,7 +119,6 @@ class Profile:
     port_bytes_s: float | None = None
     packet_bytes: float | None = None
     header_bytes: float | None = None
-    buffer_bytes: float | None = None
     descriptor_s: float | None = None
     delivery_s: float | None = None
     clock_hz: float | None = None
