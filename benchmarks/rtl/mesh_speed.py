@@ -1,8 +1,10 @@
 """How fast a mesh of node cores simulates, on one core of this machine: cycles per second under load, in JSON.
 
 Every node sends messages of 64 beats without a pause, a quarter of them to all others, until all have arrived.
+`links`: plain, or with a link layer at both ends of each. The bound is one evaluation of the compiled core per node
+and cycle: the target leaves `budget_ns` for it, `node_cycle_ns` is what it took, links and Python included.
 
-    python benchmarks/rtl/mesh_speed.py [--messages N]
+    python benchmarks/rtl/mesh_speed.py [--messages N] [--save FILE]
 """
 
 import argparse
@@ -10,20 +12,23 @@ import json
 import random
 import sys
 import time
+from pathlib import Path
 
 from mcf.bench.environment import environment
 from mcf.rtl.board import Board
 from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.faults import LinkKind
 from mcf.rtl.routes import Mesh, Tables, spread
 from mcf.schedule.wire import Op
 
 BEATS = 64
+CYCLES = 200  # between two looks of the processors at their rings
 TARGETS = {4: 150_000, 16: 50_000}  # cycles per second, by nodes
 
 
-def loaded_board(mesh: Mesh, num_messages: int) -> Board:
+def loaded_board(mesh: Mesh, links: LinkKind, num_messages: int) -> Board:
     """A board with routes written and descriptors waiting."""
-    board, tables, rng = Board(mesh), Tables(mesh=mesh), random.Random(0)
+    board, tables, rng = Board(mesh, links=links), Tables(mesh=mesh), random.Random(0)
     nodes = range(mesh.num_nodes)
     ways: dict[tuple[int, int], int] = {}
     for root in nodes:
@@ -33,7 +38,7 @@ def loaded_board(mesh: Mesh, num_messages: int) -> Board:
             ways[root, node] = tables.add(spread(mesh, root, mesh.topology.route(root, node), [node]))
     for node in nodes:
         board.write_routes(node, tables.words(node).items())
-    board.run_cycles(1 + len(tables.routes))
+    board.settle()
     for node in nodes:
         address = board.store(node, bytes(16 * BEATS))
         goals = [-1 if i % 4 == 0 else rng.choice([n for n in nodes if n != node]) for i in range(num_messages)]
@@ -42,11 +47,11 @@ def loaded_board(mesh: Mesh, num_messages: int) -> Board:
     return board
 
 
-def measure(width: int, height: int, num_messages: int) -> dict[str, float]:
+def measure(width: int, height: int, links: LinkKind, num_messages: int) -> dict[str, float | str]:
     """Cycles, seconds and beats of one run."""
-    board = loaded_board(Mesh(width=width, height=height), num_messages)
+    board = loaded_board(Mesh(width=width, height=height), links, num_messages)
     before, start = board.cycle, time.perf_counter()
-    while board.run(cycles=2000):
+    while board.run_for(CYCLES):
         for node in range(width * height):
             for _ in board.packets(node):
                 pass
@@ -57,10 +62,13 @@ def measure(width: int, height: int, num_messages: int) -> dict[str, float]:
     num_nodes = width * height
     return {
         "nodes": num_nodes,
+        "links": links.value,
         "cycles": cycles,
         "seconds": round(seconds, 3),
         "cycles_per_s": round(cycles / seconds),
         "target": TARGETS[num_nodes],
+        "node_cycle_ns": round(1e9 * seconds / cycles / num_nodes),
+        "budget_ns": round(1e9 / TARGETS[num_nodes] / num_nodes),
         "beats_per_cycle_and_link": round(sum(moved) / cycles / len(moved), 3),
     }
 
@@ -69,9 +77,15 @@ def main() -> None:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1500, help="of each node")
-    messages = parser.parse_args().messages
-    rows = [measure(2, 2, messages), measure(4, 4, messages // 4)]
-    print(json.dumps(environment(["python", *sys.argv]) | {"rows": rows}, indent=1))
+    parser.add_argument("--save", type=Path, help="write to this file, not to the terminal")
+    given = parser.parse_args()
+    sizes = ((2, 2, given.messages), (4, 4, given.messages // 4))
+    rows = [measure(width, height, links, count) for links in LinkKind for width, height, count in sizes]
+    text = json.dumps(environment(["python", *sys.argv]) | {"rows": rows}, indent=1)
+    if given.save is None:
+        print(text)
+    else:
+        given.save.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

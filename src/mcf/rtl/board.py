@@ -176,6 +176,11 @@ class Board:
             self.links.check_progress()
         return stop is not Stop.QUIET
 
+    def run_for(self, cycles: int) -> bool:
+        """Go on for so many cycles, whatever reaches a node; False when nothing can move any more."""
+        self._go_on()
+        return self.instances.run(cycles) is not Stop.QUIET
+
     def _go_on(self) -> None:
         for node in self.nodes:
             node.processor.go_on()
