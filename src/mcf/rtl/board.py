@@ -170,10 +170,7 @@ class Board:
 
         Raises RunError naming a link when for PATIENCE cycles no link has moved a beat.
         """
-        stop = Stop.ANSWERED
-        while stop is Stop.ANSWERED:
-            self._go_on()
-            stop = self.instances.run(PATIENCE, wake=True)
+        stop = self.wait(PATIENCE)
         if stop is Stop.LIMIT:
             self.links.check_progress()
         return stop is not Stop.QUIET
@@ -182,6 +179,14 @@ class Board:
         """Go on for so many cycles, whatever reaches a node; False when nothing can move any more."""
         self._go_on()
         return self.instances.run(cycles) is not Stop.QUIET
+
+    def wait(self, cycles: int) -> Stop:
+        """Go on until a sink takes something, whether links move or not; processors do their work meanwhile."""
+        stop = Stop.ANSWERED
+        while stop is Stop.ANSWERED:
+            self._go_on()
+            stop = self.instances.run(cycles, wake=True)
+        return stop
 
     def _go_on(self) -> None:
         for node in self.nodes:
