@@ -32,8 +32,17 @@ class Bench:
         self.master = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "axi_"), dut.clk, dut.rst)
 
     async def reset(self) -> None:
-        inputs = ("items__ready", "issued__payload", "issued__valid", "retired", "amounts", "errors", "arrivals__valid")
-        for name in (*inputs, "sets__0__valid", "sets__1__valid"):
+        inputs = (
+            "items__ready",
+            "issued__payload",
+            "issued__valid",
+            "retired",
+            "amounts",
+            "errors",
+            "arrivals__valid",
+            "armed",
+        )
+        for name in (*inputs, "kv_answer", "sets__0__valid", "sets__1__valid"):
             getattr(self.dut, name).value = 0
         self.dut.rst.value = 1
         await ClockCycles(self.dut.clk, 4)
@@ -136,10 +145,10 @@ async def the_driver_sends_descriptors_and_reads_their_completions(dut) -> None:
     bench.pause()
     cocotb.start_soon(bench.datapath())
     cocotb.start_soon(bench.watch_tables())
-    await bench.obey(driver.start(node=3, x=1, y=1))
+    await bench.obey(driver.start(node=3, x=1, y=1, last=5))
     await bench.obey(driver.write_tables({7: 0x8123, 1023: 0xFFFF}, {31: (1 << 144) | 0xABCDEF}))
     assert bench.tables == [("routes", 7, 0x8123), ("routes", 1023, 0xFFFF), ("slots", 31, 1 << 144 | 0xABCDEF)]
-    assert int(dut.node.value) == 3 | 1 << 10 | 1 << 15
+    assert int(dut.node.value) == 3 | 1 << 10 | 1 << 15 | 5 << 20
     await bench.obey(driver.write_register("irq_enable", completions=1))
     words = [
         pack_descriptor(
@@ -170,7 +179,7 @@ async def a_bad_descriptor_is_skipped_told_and_cleared(dut) -> None:
     bench = Bench(dut)
     await bench.reset()
     cocotb.start_soon(bench.datapath())
-    await bench.obey(driver.start(node=0, x=0, y=0))
+    await bench.obey(driver.start(node=0, x=0, y=0, last=5))
     await bench.obey(driver.write_register("irq_enable", errors=1))
     bad = pack_descriptor({"len": 1}, beats=3) & ~(0xFFF << 92)  # payload beats in packets of no length
     rings = driver.Rings()

@@ -49,7 +49,7 @@ def spread_in_hardware(sent: list[Item], node: int, num_nodes: int, **stalls: An
 
     async def setup(ctx: Any) -> None:
         ctx.set(dut.node, node)
-        ctx.set(dut.num_nodes, num_nodes)
+        ctx.set(dut.last, num_nodes - 1)
 
     return bench.run(700, setup=setup).items("unicasts")
 

@@ -23,11 +23,7 @@ PARTS = {
     "reduce": 1,
     "kv_dir": 1,
     "credit_link": 4,
-    "gemv": 1,
-    "scales": 2,  # of keys or weights, of values
-    "scale_acc": 1,
-    "tiles": 1,
-    "attention": 1,
+    "compute": 1,
 }
 
 

@@ -4,9 +4,11 @@ import pytest
 
 from mcf.errors import RunError
 from mcf.rtl import driver
-from mcf.rtl.descriptor import pack_descriptor, words_of
+from mcf.rtl.descriptor import FIELDS, pack_descriptor, words_of
 from mcf.rtl.golden.csr import OKAY, Registers
-from mcf.rtl.registers import COUNTER_INDEX, NUM_COMPLETIONS, NUM_DESCRIPTORS, REGISTERS, WINDOWS, Access
+from mcf.rtl.registers import BY_NAME, COUNTER_INDEX, NUM_COMPLETIONS, NUM_DESCRIPTORS, REGISTERS, WINDOWS, Access
+
+DONE_LOW = FIELDS["done_tag"].low
 
 
 class Node:
@@ -33,26 +35,29 @@ class Node:
 
 def test_a_node_is_found_named_and_started() -> None:
     node = Node()
-    node.obey(driver.start(node=9, x=1, y=2))
-    assert node.registers.words["node"] == 9 | 1 << 10 | 2 << 15
+    node.obey(driver.start(node=9, x=1, y=2, last=11, has_interrupt=True))
+    assert node.registers.words["node"] == 9 | 1 << 10 | 2 << 15 | 11 << 20
+    assert node.registers.words["irq_enable"] == 0b10
     assert node.registers.words["control"] == 0b11
 
 
 def test_what_is_no_node_is_refused() -> None:
     with pytest.raises(RunError, match="got identity 0xdead from the node: expected 0x3146434d"):
-        driver.obey(driver.start(node=0, x=0, y=0), lambda address: 0xDEAD, lambda address, word: None)
+        driver.obey(driver.start(node=0, x=0, y=0, last=0), lambda address: 0xDEAD, lambda address, word: None)
 
 
 def test_descriptors_are_written_round_the_ring_and_wait_for_room() -> None:
     node, rings = Node(), driver.Rings()
     words = [pack_descriptor({"block": number}) for number in range(NUM_DESCRIPTORS + 2)]
     node.obey(rings.post(words[:NUM_DESCRIPTORS]))
+    node.reads.clear()
     program = rings.post(words[NUM_DESCRIPTORS:])
     request = next(program)
-    for _ in range(3):  # full: it only looks
-        assert isinstance(request, driver.Read)
+    for _ in range(3):  # full: look, wait for the interrupt, read what has completed
+        assert request == driver.Read(address=BY_NAME["ring_head"].address)
+        assert isinstance(program.send(0), driver.Wait)
+        assert program.send(0) == driver.Read(address=BY_NAME["done_head"].address)
         request = program.send(0)
-    assert isinstance(request, driver.Read)
     node.inputs["ring_head"] = 2
     request = program.send(2)
     try:
@@ -63,10 +68,11 @@ def test_descriptors_are_written_round_the_ring_and_wait_for_room() -> None:
     except StopIteration:
         pass
     written = [(index, data) for name, index, data in node.registers.handed if name == "descriptors"]
+    tagged = {*range(NUM_DESCRIPTORS // 4 + 15, NUM_DESCRIPTORS, 16), NUM_DESCRIPTORS + 1}  # the last of each batch
     assert written == [
         (number % NUM_DESCRIPTORS * 8 + i, part)
         for number, word in enumerate(words)
-        for i, part in enumerate(words_of(word))
+        for i, part in enumerate(words_of(word | (number in tagged) * driver.ROOM_TAG << DONE_LOW))
     ]
     assert node.registers.words["ring_tail"] == len(words)
 

@@ -71,6 +71,34 @@ def test_a_set_too_many_is_lost_and_told() -> None:
     assert log.count("lost") == 2
 
 
+def test_an_operation_is_done_in_each_cycle_where_there_are_some() -> None:
+    events, done, cycles = Events(), [], []
+    count = 30
+    benches = [source(port, [number + 1] * (count // NUM_SOURCES)) for number, port in enumerate(events.sets)]
+
+    async def clock(ctx) -> None:
+        while len(done) < count:
+            *_, is_done = await ctx.tick().sample(events.operation.valid)
+            cycles.append(is_done)
+            done.extend([is_done] * is_done)
+
+    simulate(events, *benches, clock)
+    assert cycles[2:26] == [1] * 24  # then the last sources are alone, each every other cycle
+
+
+def test_nothing_moves_while_a_wait_finds_nothing() -> None:
+    """Else a mesh that stands still would never be seen to."""
+    events, looks = Events(), {}
+
+    async def bench(ctx) -> None:
+        ctx.set(events.waits.payload, 3)
+        ctx.set(events.waits.valid, 1)
+        await ctx.tick().repeat(40)
+
+    simulate(events, bench, background=[tally({"looks": events.operation.valid}, looks)])
+    assert looks == {"looks": 1}
+
+
 def test_a_clear_forgets_what_is_pending() -> None:
     events, log = Events(), []
 

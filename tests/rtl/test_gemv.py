@@ -84,7 +84,7 @@ def test_full_size_takes_a_wide_beat_in_each_cycle() -> None:
     assert times[-1] - times[0] == 3 * 128 - 1  # 128 rows times 128 columns in 128 cycles, group after group
     rows = [time for time, _ in bench.passed["partials"]]
     assert rows[-1] - rows[0] == 3 * 128 - 1
-    assert rows[0] - times[127] == 7  # from a group's last beat to its first row
+    assert rows[0] - times[127] == 8  # from a group's last beat to its first row
 
 
 def test_a_short_group_waits_for_the_rows_of_the_one_before() -> None:

@@ -39,9 +39,9 @@ def test_the_fields_of_a_register_do_not_overlap(register) -> None:
 
 
 def test_words_and_fields_are_inverse() -> None:
-    word = value_of("node", id=513, x=3, y=30)
-    assert word == 513 | 3 << 10 | 30 << 15
-    assert fields_of("node", word) == {"id": 513, "x": 3, "y": 30}
+    word = value_of("node", id=513, x=3, y=30, last=1023)
+    assert word == 513 | 3 << 10 | 30 << 15 | 1023 << 20
+    assert fields_of("node", word) == {"id": 513, "x": 3, "y": 30, "last": 1023}
 
 
 def test_the_document_names_everything() -> None:

@@ -1,29 +1,38 @@
-"""A mesh of node cores as the executor sees it: descriptors in, packets out, tables, directories, link counts."""
+"""A mesh of node cores as the executor sees it: descriptors in, packets out, tables, directories, link counts.
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+Each core has a processor (mcf.rtl.cpu) that reaches it over AXI4-Lite alone; what stands in for the compute half
+(payload, packets, directory) is joined to the core's streams.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from amaranth.hdl import Elaboratable
 from numpy.typing import NDArray
 
 from mcf.errors import RunError
 from mcf.rtl.build.cxxrtl import compile_module
-from mcf.rtl.descriptor import words_of
+from mcf.rtl.cpu import Cpu
+from mcf.rtl.driver import Program, read_counters, read_errors, read_register, start, write_tables
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
-from mcf.rtl.hdl.core import DROPS, Core
+from mcf.rtl.hdl.core import Core
 from mcf.rtl.kv_ops import KvCode
 from mcf.rtl.links import LAST_BIT, PATIENCE, Links, LinkUse
 from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.mesh.library import Stop
-from mcf.rtl.registers import NUM_DESCRIPTORS
+from mcf.rtl.registers import COUNTERS, NUM_SLOTS
 from mcf.rtl.routes import Mesh
 
+T = TypeVar("T")
 BEAT_WORDS = 5
-RING = 2 * NUM_DESCRIPTORS  # how `head` and `tail` count
-_WORDS_OF_A_DESCRIPTOR = 8
+# What a run on links without faults must not see: counter -> how it is called.
+LOSSES: Mapping[str, str] = {
+    **{f"dropped_{why}": why for why in ("header", "route", "port", "length", "operation", "payload", "state")},
+    "refused_slot": "a slot's set-up",
+    "descriptors_bad": "a descriptor",
+}
+_COUNTER_CYCLES = 2 * len(COUNTERS)  # until all that has happened is counted
 
 
 class Packet(NamedTuple):
@@ -36,19 +45,16 @@ class Packet(NamedTuple):
 
 @dataclass(kw_only=True)
 class _Node:
-    """Numbers of a node's ends in the mesh, and what waits for its ring."""
+    """A node's processor, and the numbers of its other ends in the mesh."""
 
     core: int
-    ring: int
-    routes: int
-    slots: int
+    processor: Cpu
+    sets: int
     ops: int
     producer: int
     results: int
     sinks: tuple[int, int]
-    tail: int = 0
     address: int = 0
-    waiting: deque[int] = field(default_factory=deque)
     open: tuple[list[NDArray[np.uint32]], list[NDArray[np.uint32]]] = field(default_factory=lambda: ([], []))
 
 
@@ -68,19 +74,21 @@ class Board:
     ) -> None:
         self.mesh = mesh
         self.instances = Instances()
-        library = compile_module(_used(Core()), name="core", waveform=waveform)
+        library = compile_module(Core(), name="core", waveform=waveform)
         cores = [self.instances.instance(library) for _ in range(mesh.num_nodes)]
         on_links = [fault for fault in faults if isinstance(fault, LinkFault)]
         self.links = Links(
             self.instances, mesh, cores, kind=links, latency=latency, stall=stall, noise=noise, faults=on_links
         )
         self.nodes = [self._node(core) for core in cores]
+        for number, node in enumerate(self.nodes):
+            y, x = divmod(number, mesh.width)
+            program = start(node=number, x=x, y=y, last=mesh.num_nodes - 1, is_counting=False, has_interrupt=True)
+            node.processor.start(program)
         for fault in faults:
             if isinstance(fault, Refusal):
                 for sink in self.nodes[fault.node].sinks:
                     self.instances.hold(sink, fault.at, fault.cycles)
-        for node in self.nodes:
-            self.instances.poke(node.core, "enable", 1)
         if waveform:
             self.instances.open_waveform(cores, [f"node{n}" for n in range(mesh.num_nodes)])
 
@@ -95,17 +103,37 @@ class Board:
 
     # --- tables and descriptors ---
 
+    def ask(self, node: int, program: Program[T]) -> T:
+        """Run a driver's program on a node's processor, behind those that it has, to its end; time goes by."""
+        return self.ask_all({node: program})[node]
+
+    def ask_all(self, programs: Mapping[int, Program[T]]) -> dict[int, T]:
+        """Run programs on several processors at a time."""
+        results = {node: self.nodes[node].processor.start(program) for node, program in programs.items()}
+        while not all(results.values()):
+            self._go_on()
+            if self.instances.run(wake=True) is Stop.QUIET and not all(results.values()):
+                raise RunError("a node does not answer its processor: expected an answer within a few cycles")
+        return {node: result[0] for node, result in results.items()}
+
+    def settle(self) -> None:
+        """Go on until every processor has run its programs."""
+        while any(node.processor.is_busy for node in self.nodes):
+            self._go_on()
+            self.instances.run(wake=True)
+
     def write_routes(self, node: int, entries: Iterable[tuple[int, int]]) -> None:
         """Write entries (route, 16 bits) of a node's table."""
-        self.instances.push(self.nodes[node].routes, _words((route | word << 10 for route, word in entries), 1))
+        self.nodes[node].processor.start(write_tables(dict(entries), {}))
 
     def arm(self, node: int, setups: Iterable[int]) -> None:
         """Arm reduction slots: set-ups as the hardware takes them."""
-        self.instances.push(self.nodes[node].slots, _words(setups, 5))
+        tables = {setup >> LAST_BIT & NUM_SLOTS - 1: setup for setup in setups}
+        self.nodes[node].processor.start(write_tables({}, tables))
 
     def armed(self, node: int) -> int:
         """The mask of slots in use."""
-        return self.instances.peek(self.nodes[node].core, "busy")
+        return self.ask(node, read_register("slots_armed"))["armed"]
 
     def ask_directory(self, node: int, op: int, kv_id: int, *, owner: bool = False) -> None:
         """Put an operation to a node's replica directory."""
@@ -113,6 +141,8 @@ class Board:
 
     def answers(self, node: int) -> Iterator[tuple[KvCode, int]]:
         """What the directory said since the last call, in order: code, state."""
+        if not self.instances.held(self.nodes[node].results):
+            return
         _, words = self.instances.take(self.nodes[node].results, 1)
         for word in words[:, 0].tolist():
             yield KvCode(word >> 4 & 7), word >> 23 & 7
@@ -126,30 +156,47 @@ class Board:
 
     def post(self, node: int, descriptors: Iterable[int]) -> None:
         """Queue descriptors for a node's ring."""
-        self.nodes[node].waiting.extend(descriptors)
+        processor = self.nodes[node].processor
+        processor.start(processor.rings.post(list(descriptors)))
+
+    def set_event(self, node: int, event: int) -> None:
+        """Set an event as the compute half does."""
+        self.instances.push(self.nodes[node].sets, _words([event], 1))
 
     # --- running ---
 
-    def run(self, cycles: int | None = None) -> bool:
-        """Go on until something reaches a node, or for so many cycles; False when nothing can move any more.
+    def run(self) -> bool:
+        """Go on until something reaches a node; False when nothing can move any more.
 
         Raises RunError naming a link when for PATIENCE cycles no link has moved a beat.
         """
-        if self._write_descriptors():
-            return True
-        stop = self.instances.run(PATIENCE, wake=True) if cycles is None else self.instances.run(cycles)
-        if cycles is None and stop is Stop.LIMIT:
+        stop = self.wait(PATIENCE)
+        if stop is Stop.LIMIT:
             self.links.check_progress()
-        return stop is not Stop.QUIET or any(node.waiting for node in self.nodes)
+        return stop is not Stop.QUIET
 
-    def run_cycles(self, count: int) -> None:
-        """Go on for so many cycles."""
-        self.instances.run(count)
+    def run_for(self, cycles: int) -> bool:
+        """Go on for so many cycles, whatever reaches a node; False when nothing can move any more."""
+        self._go_on()
+        return self.instances.run(cycles) is not Stop.QUIET
+
+    def wait(self, cycles: int) -> Stop:
+        """Go on until a sink takes something, whether links move or not; processors do their work meanwhile."""
+        stop = Stop.ANSWERED
+        while stop is Stop.ANSWERED:
+            self._go_on()
+            stop = self.instances.run(cycles, wake=True)
+        return stop
+
+    def _go_on(self) -> None:
+        for node in self.nodes:
+            node.processor.go_on()
 
     def packets(self, node: int) -> Iterator[Packet]:
         """Packets that have reached a node since the last call: data first, then control."""
-        for which in (0, 1):
-            yield from self._packets(node, which)
+        for which, sink in enumerate(self.nodes[node].sinks):
+            if self.instances.held(sink):
+                yield from self._packets(node, which)
 
     def _packets(self, node: int, which: int) -> Iterator[Packet]:
         it = self.nodes[node]
@@ -164,27 +211,6 @@ class Board:
         if start < len(words):
             it.open[which].append(words[start:, :4])
 
-    def _write_descriptors(self) -> bool:
-        """Write what fits into each ring, then move its tail; it takes 8 cycles a descriptor. False: nothing waited."""
-        counts = [self._fill_ring(node) for node in self.nodes]
-        if not any(counts):
-            return False
-        self.instances.run(_WORDS_OF_A_DESCRIPTOR * max(counts) + 1)
-        for node in self.nodes:
-            assert self.instances.pending(node.ring) == 0
-            self.instances.poke(node.core, "tail", node.tail)
-        return True
-
-    def _fill_ring(self, node: _Node) -> int:
-        taken = (node.tail - self.instances.peek(node.core, "head")) % RING
-        count = min(len(node.waiting), NUM_DESCRIPTORS - taken)
-        for _ in range(count):
-            base = node.tail % NUM_DESCRIPTORS * _WORDS_OF_A_DESCRIPTOR
-            words = words_of(node.waiting.popleft())
-            self.instances.push(node.ring, _words(((base + i) | word << 9 for i, word in enumerate(words)), 2))
-            node.tail = (node.tail + 1) % RING
-        return count
-
     # --- what happened ---
 
     def take_waveform(self) -> bytes:
@@ -195,22 +221,23 @@ class Board:
         """Of each link of the mesh."""
         return self.links.use()
 
-    def drops(self, node: int) -> dict[str, int]:
-        """What a node dropped or refused, by reason."""
-        word = self.instances.peek(self.nodes[node].core, "drops")
-        return {name: word >> 32 * i & 0xFFFFFFFF for i, name in enumerate(DROPS)}
-
-    def merged(self, node: int) -> int:
-        """Results of a node's reduction unit."""
-        return self.instances.peek(self.nodes[node].core, "merged")
+    def counters(self) -> list[dict[str, int]]:
+        """All counters of each node."""
+        self.instances.run(_COUNTER_CYCLES)
+        return list(self.ask_all({number: read_counters() for number in range(len(self.nodes))}).values())
 
     def check_drops(self) -> None:
         """Raise RunError naming the first node that dropped something."""
-        for number in range(len(self.nodes)):
-            lost = {name: count for name, count in self.drops(number).items() if count}
+        errors = self.ask_all({number: read_errors() for number in range(len(self.nodes))})
+        if not any(set(names) - {"link"} for names in errors.values()):
+            return
+        for number, found in enumerate(self.counters()):
+            lost = {why: found[name] for name, why in LOSSES.items() if found[name]}
             if lost:
-                said = ", ".join(f"{count} for {name}" for name, count in lost.items())
+                said = ", ".join(f"{count} for {why}" for why, count in lost.items())
                 raise RunError(f"node {number} dropped packets ({said}): expected none on links without faults")
+            if others := [name for name in errors[number] if name != "link"]:  # refused words are sent again
+                raise RunError(f"node {number} reports errors ({', '.join(others)}): expected none")
 
     # --- building ---
 
@@ -218,9 +245,8 @@ class Board:
         source, sink = self.instances.source, self.instances.sink
         return _Node(
             core=core,
-            ring=source((core, "ring")),
-            routes=source((core, "routes")),
-            slots=source((core, "slots")),
+            processor=Cpu(self.instances, core),
+            sets=source((core, "sets")),
             ops=source((core, "kv_ops")),
             producer=self.instances.producer(core, requests="fetch", payload="payload"),
             results=sink((core, "kv_results")),
@@ -231,11 +257,3 @@ class Board:
 def _words(values: Iterable[int], num_words: int) -> NDArray[np.uint32]:
     joined = b"".join(value.to_bytes(4 * num_words, "little") for value in values)
     return np.frombuffer(joined, "<u4").reshape(-1, num_words)
-
-
-def _used(core: Core) -> Core:
-    """Amaranth warns of modules that are never elaborated: these may be compiled already."""
-    for part in vars(core).values():
-        if isinstance(part, Elaboratable):
-            part._MustUse__used = True
-    return core

@@ -107,8 +107,8 @@ def layer_parts(layout: Layout, layer: int, heads: list[HeadNumbers]) -> list[tu
             parts += [(address + p * layout.stride * BEAT_BYTES, run) for p, run in enumerate(ports)]
     for number, batch in enumerate(batches_of(layout.case.shape)):
         some = [heads[head].queries for head in batch]
-        parts.append((layout.scales(layer, number), _scale_bytes(some)))
-        parts.append((layout.queries(layer, number), _query_bytes(some)))
+        parts.append((layout.scales(layer, number), scale_bytes(some)))
+        parts.append((layout.queries(layer, number), query_bytes(some)))
     return parts
 
 
@@ -117,7 +117,7 @@ def tile_runs(numbers: Ints, scales: Ints) -> list[bytes]:
     tiles, columns = -(-len(numbers) // ROWS), numbers.shape[1]
     padded = np.zeros((tiles * ROWS, columns), np.int64)
     padded[: len(numbers)] = numbers
-    return _runs(padded.reshape(tiles, ROWS, columns).transpose(0, 2, 1), scales)
+    return runs_of(padded.reshape(tiles, ROWS, columns).transpose(0, 2, 1), scales)
 
 
 def value_runs(values: Ints, scales: Ints) -> list[bytes]:
@@ -125,11 +125,11 @@ def value_runs(values: Ints, scales: Ints) -> list[bytes]:
     tiles = -(-len(values) // ROWS)
     padded = np.zeros((tiles * ROWS, ROWS), np.int64)
     padded[: len(values), : values.shape[1]] = values
-    return _runs(padded.reshape(tiles, ROWS, ROWS), scales)
+    return runs_of(padded.reshape(tiles, ROWS, ROWS), scales)
 
 
-def _runs(beats: Ints, scales: Ints) -> list[bytes]:
-    """`beats` [tiles, beats, 128] in -8..7 behind their scales."""
+def runs_of(beats: Ints, scales: Ints) -> list[bytes]:
+    """The four ports' runs: `beats` [tiles, beats, 128] in -8..7, each tile behind its 128 of `scales`."""
     tiles, num_beats, _ = beats.shape
     nibbles = (beats & 15).astype(np.uint8)
     packed = nibbles[..., 0::2] | nibbles[..., 1::2] << 4
@@ -140,14 +140,16 @@ def _runs(beats: Ints, scales: Ints) -> list[bytes]:
     return [port.tobytes() for port in ports]
 
 
-def _scale_bytes(some: list[Queries]) -> bytes:
+def scale_bytes(some: list[Queries]) -> bytes:
+    """The table of query heads' scales that LOAD takes."""
     pairs = np.concatenate([np.stack([each.scale, each.shift], axis=1) for each in some])
     padded = np.zeros((-(-len(pairs) // SLOTS_PER_BEAT) * SLOTS_PER_BEAT, 2), "<u2")
     padded[: len(pairs)] = pairs
     return padded.tobytes()
 
 
-def _query_bytes(some: list[Queries]) -> bytes:
+def query_bytes(some: list[Queries]) -> bytes:
+    """Queries as LOAD takes them: 128 numbers of 16 bits each."""
     rows = np.concatenate([each.q for each in some])
     padded = np.zeros((len(rows), GROUP_PLACES * PER_PLACE), "<i2")
     padded[:, : rows.shape[1]] = rows

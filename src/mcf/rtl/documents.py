@@ -1,6 +1,6 @@
 """Documents made from the tables: the register map and the packet format."""
 
-from mcf.rtl import descriptor, registers
+from mcf.rtl import commands, descriptor, registers
 from mcf.rtl.registers import ADDRESS_BITS
 from mcf.schedule import wire
 
@@ -21,7 +21,13 @@ Reset leaves 0 where no other value is said.
 
 {descriptor.DESCRIPTOR_WORDS} words each, the least significant one first. Write an entry's words, then `ring_tail`.
 
-{descriptor.markdown()}"""
+{descriptor.markdown()}
+## Commands of the compute half
+
+{commands.COMMAND_BITS // 32} words each, the least significant one first, worked on in order. How tiles of weights,
+keys and values lie in memory says `mcf.rtl.golden.tiles`; each of {commands.NUM_PORTS} ports reads its own run of them.
+
+{commands.markdown()}"""
 
 
 def packet_page() -> str:

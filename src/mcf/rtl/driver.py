@@ -1,14 +1,17 @@
 """The driver: what software does with a node's registers, as programs that ask for reads and writes and know no bus.
 
-A program is a generator: it yields a `Read` or a `Write` and is sent the word that was read. `obey` runs one on a bus
-of two functions; a simulator drives the same programs over its own.
+A program is a generator: it yields a `Read` or a `Write` and is sent the word that was read; `Wait` says that there is
+nothing to do before the next interrupt. `obey` runs one on a bus of two functions, where waiting is looking again; a
+simulator drives the same programs over its own.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from mcf.errors import RunError
+from mcf.rtl.descriptor import FIELDS as DESCRIPTOR
+from mcf.rtl.kv_ops import KvCode, KvOp
 from mcf.rtl.registers import (
     BY_NAME,
     COUNTERS,
@@ -22,6 +25,9 @@ from mcf.rtl.registers import (
 )
 
 T = TypeVar("T")
+RING = 2 * NUM_DESCRIPTORS  # how `ring_head` and `ring_tail` count
+BATCH = NUM_DESCRIPTORS // 4  # descriptors per doorbell
+ROOM_TAG = 0xFFFF  # done_tag of a descriptor that only tells that there is room again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +45,12 @@ class Write:
     word: int
 
 
-Program = Generator[Read | Write, int, T]
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Nothing to do before the node interrupts."""
+
+
+Program = Generator[Read | Write | Wait, int, T]
 
 
 def obey(program: Program[T], read: Callable[[int], int], write: Callable[[int, int], None]) -> T:
@@ -75,13 +86,19 @@ def write_entry(window: str, index: int, entry: int) -> Program[None]:
         yield Write(address=table.address_of(index, part), word=entry >> 32 * part & 0xFFFFFFFF)
 
 
-def start(*, node: int, x: int, y: int, is_counting: bool = True) -> Program[None]:
-    """Find the node, tell it who it is and let its ring run. Raises RunError where something else answers."""
+def start(
+    *, node: int, x: int, y: int, last: int, is_counting: bool = True, has_interrupt: bool = False
+) -> Program[None]:
+    """Find the node, tell it who it is (`last`: the highest number of a node) and let its ring run.
+
+    With `has_interrupt` completions raise it. Raises RunError where something else answers.
+    """
     for name, expected in (("identity", IDENTITY), ("version", VERSION)):
         found = yield from read_register(name)
         if found[name] != expected:
             raise RunError(f"got {name} {found[name]:#x} from the node: expected {expected:#x}; is it a node of MCF?")
-    yield from write_register("node", id=node, x=x, y=y)
+    yield from write_register("node", id=node, x=x, y=y, last=last)
+    yield from write_register("irq_enable", completions=int(has_interrupt))
     yield from write_register("control", enable=1, count=int(is_counting))
 
 
@@ -107,24 +124,42 @@ def read_counters() -> Program[dict[str, int]]:
 
 @dataclass(kw_only=True)
 class Rings:
-    """Software's side of both rings: descriptors posted and completions read so far, modulo twice the size."""
+    """Software's side of both rings: descriptors posted, known to be finished, completions read; modulo twice the size.
+
+    `completed` are the (done_tag, clock) that were read while waiting for room, in order.
+    """
 
     posted: int = 0
+    finished: int = 0
     read: int = 0
+    completed: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        """Descriptors that surely fit."""
+        return NUM_DESCRIPTORS - (self.posted - self.finished) % RING
 
     def post(self, descriptors: Sequence[int]) -> Program[None]:
-        """Write descriptors, waiting for room, and ring the doorbell after each."""
-        for word in descriptors:
-            yield from self._wait_for_room()
-            yield from write_entry("descriptors", self.posted % NUM_DESCRIPTORS, word)
-            self.posted = (self.posted + 1) % (2 * NUM_DESCRIPTORS)
+        """Write descriptors and ring the doorbell after every few; wait for room.
+
+        Where the ring fills up, the last one before the doorbell gets the tag ROOM_TAG, if it has none: it interrupts.
+        """
+        for at in range(0, len(descriptors), BATCH):
+            batch = list(descriptors[at : at + BATCH])
+            yield from self._wait_for_room(len(batch))
+            if self.room - len(batch) < NUM_DESCRIPTORS - BATCH and not _done_tag(batch[-1]):
+                batch[-1] |= ROOM_TAG << DESCRIPTOR["done_tag"].low
+            for word in batch:
+                yield from write_entry("descriptors", self.posted % NUM_DESCRIPTORS, word)
+                self.posted = (self.posted + 1) % RING
             yield from write_register("ring_tail", tail=self.posted)
 
-    def _wait_for_room(self) -> Program[None]:
-        outstanding = NUM_DESCRIPTORS
-        while outstanding >= NUM_DESCRIPTORS:
-            head = (yield from read_register("ring_head"))["head"]
-            outstanding = (self.posted - head) % (2 * NUM_DESCRIPTORS)
+    def _wait_for_room(self, wanted: int) -> Program[None]:
+        while self.room < wanted:
+            self.finished = (yield from read_register("ring_head"))["head"]
+            if self.room < wanted:
+                yield Wait()
+                self.completed += yield from self.completions()
 
     def completions(self) -> Program[list[tuple[int, int]]]:
         """Return (done_tag, clock) of what has completed since the last look, in order."""
@@ -138,7 +173,23 @@ class Rings:
             self.read = (self.read + 1) % (2 * NUM_COMPLETIONS)
         if found:
             yield from write_register("done_tail", tail=self.read)
-        return found
+        return [(tag, clock) for tag, clock in found if tag != ROOM_TAG]
+
+
+def ask_directory(op: KvOp, kv_id: int, *, is_owner: bool = False, base: int = 0) -> Program[tuple[KvCode, int, int]]:
+    """Put one operation to the replica directory; its answer: code, where the copy lies, its state."""
+    before = (yield from read_register("kv_answer"))["count"]
+    yield from write_register("kv_id", kv_id=kv_id)
+    yield from write_register("kv_ask", op=op, owner=int(is_owner), base=base)
+    answer = yield from read_register("kv_answer")
+    while answer["count"] == before:
+        answer = yield from read_register("kv_answer")
+    return KvCode(answer["code"]), answer["base"], answer["state"]
+
+
+def _done_tag(descriptor: int) -> int:
+    done_tag = DESCRIPTOR["done_tag"]
+    return descriptor >> done_tag.low & (1 << done_tag.width) - 1
 
 
 def write_tables(routes: Mapping[int, int], slots: Mapping[int, int]) -> Program[None]:

@@ -9,8 +9,8 @@ from mcf.rtl.build.cxxrtl import compile_module
 from mcf.rtl.entry import Port
 from mcf.rtl.faults import LinkFault, LinkKind
 from mcf.rtl.golden.credit_link import BEAT_BITS, word_fields
-from mcf.rtl.hdl.core import NEIGHBOURS
 from mcf.rtl.hdl.credit_link import DEPTH, CreditLink
+from mcf.rtl.hdl.datapath import NEIGHBOURS
 from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.routes import Mesh
 

@@ -25,6 +25,7 @@ MODULES: Mapping[str, str] = {
     "reduce": "mcf.rtl.hdl.reduce:Reduce",
     "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
+    "compute": "mcf.rtl.hdl.compute:Compute",
     "gemv": "mcf.rtl.hdl.gemv:Gemv",
     "scales": "mcf.rtl.hdl.scales:Scales",
     "scale_acc": "mcf.rtl.hdl.scale_acc:ScaleAcc",
@@ -35,6 +36,7 @@ MODULES: Mapping[str, str] = {
     "state_pack": "mcf.rtl.hdl.state_pack:StatePack",
     "dma_read": "mcf.rtl.hdl.dma_read:DmaPingPong",
     "dma_write": "mcf.rtl.hdl.dma_write:DmaWrite",
+    NODE: "mcf.rtl.hdl.node:Node",
 }
 
 

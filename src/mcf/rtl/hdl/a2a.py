@@ -15,8 +15,8 @@ _NODE_BITS = FIELDS["src"].width
 class AllToAll(wiring.Component):
     """Stands between the ring and the packetizer; what is not ALL_TO_ALL passes as it is.
 
-    An ALL_TO_ALL item becomes `num_nodes` point-to-point items. The k-th, from 1 on, goes to node (`node` + k) modulo
-    `num_nodes`, so the own node comes last and at any time each node receives from one other. Its route is the item's
+    An ALL_TO_ALL item becomes `last` + 1 point-to-point items. The k-th, from 1 on, goes to node (`node` + k) modulo
+    (`last` + 1), so the own node comes last and at any time each node receives from one other. Its route is the item's
     `route_id` + the target, its payload the k-th run of `beats` beats from the item's address on. What is to be set and
     reported stands at the last one. One item leaves every other cycle.
     """
@@ -27,7 +27,7 @@ class AllToAll(wiring.Component):
                 "items": In(stream.Signature(Item)),
                 "unicasts": Out(stream.Signature(Item)),
                 "node": In(_NODE_BITS),
-                "num_nodes": In(_NODE_BITS),
+                "last": In(_NODE_BITS),
             }
         )
 
@@ -44,7 +44,7 @@ class AllToAll(wiring.Component):
                 is_held.eq(1),
                 spreads.eq(Meta(self.items.payload.meta).collective == Collective.ALL_TO_ALL),
                 target.eq(self._after(self.node)),
-                left.eq(Mux(self.num_nodes == 0, 0, self.num_nodes - 1)),
+                left.eq(self.last),
             ]
         out = self.unicasts
         with m.If(is_held & ~out.valid):
@@ -61,7 +61,7 @@ class AllToAll(wiring.Component):
         return m
 
     def _after(self, node: Signal) -> Value:
-        return Mux(node + 1 >= self.num_nodes, 0, node + 1)
+        return Mux(node >= self.last, 0, node + 1)
 
     def _item(self, out: Signal, held: Signal, spreads: Signal, is_last: Signal, target: Signal) -> list[object]:
         meta, new = Meta(held.meta), Meta(out.meta)

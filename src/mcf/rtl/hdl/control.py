@@ -3,7 +3,7 @@
 Software reaches all of it through one AXI4-Lite port. What it asks for leaves as `items`, one per packet.
 """
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -12,8 +12,9 @@ from mcf.rtl.hdl.completions import Completions, Issue
 from mcf.rtl.hdl.csr import AxiLite, Csr, layout_of, request_of
 from mcf.rtl.hdl.desc_ring import DescRing, Item
 from mcf.rtl.hdl.events import EVENT_BITS, NUM_SOURCES, Events
+from mcf.rtl.hdl.kv_dir import Ask
 from mcf.rtl.hdl.perf import Amounts, Perf
-from mcf.rtl.registers import BY_NAME, WINDOW_BY_NAME
+from mcf.rtl.registers import BY_NAME, CYCLE_COUNTERS, WINDOW_BY_NAME
 
 NUM_OUTSIDE = NUM_SOURCES - 3  # sources of events beside software, completions and the barrier
 
@@ -25,7 +26,8 @@ class Control(wiring.Component):
     packets, the last one carries it), and waits until `retired` says that the packet has left. `sets` are events from
     the compute half and from arrivals. `arrivals` takes the tags of BARRIER packets. `amounts` and `errors` come from
     the datapath; what is known here (cycles, descriptors, waits; descriptor, event, completion) is put in here.
-    `routes` and `slots` are the datapath's tables as software writes them. `interrupt` is a level.
+    `routes` and `slots` are the datapath's tables as software writes them, `armed` the slots in use; by `kv_asks` and
+    `kv_answer` software asks the replica directory. `interrupt` is a level.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,9 @@ class Control(wiring.Component):
                 "errors": In(layout_of(BY_NAME["errors"])),
                 "routes": Out(request_of(WINDOW_BY_NAME["routes"])),
                 "slots": Out(request_of(WINDOW_BY_NAME["slots"])),
+                "armed": In(layout_of(BY_NAME["slots_armed"])),
+                "kv_asks": Out(stream.Signature(Ask, always_ready=True)),
+                "kv_answer": In(layout_of(BY_NAME["kv_answer"])),
                 "node": Out(layout_of(BY_NAME["node"])),
                 "interrupt": Out(1),
             }
@@ -90,6 +95,12 @@ class Control(wiring.Component):
         m.d.comb += [unit.clear.eq(does_clear) for unit in (events, barrier, perf)]
         m.d.comb += [barrier.peers.eq(csr.barrier.peers), barrier.event.eq(csr.barrier.event)]
         m.d.comb += [csr.status.clearing.eq(events.clearing | perf.clearing), self.node.eq(csr.node)]
+        ask = self.kv_asks
+        m.d.comb += [
+            *(csr.slots_armed.eq(self.armed), csr.kv_answer.eq(self.kv_answer), ask.valid.eq(csr.kv_ask.valid)),
+            Cat(ask.p.op, ask.p.owner, ask.p.base).eq(csr.kv_ask.payload),
+            ask.p.kv_id.eq(csr.kv_id.kv_id),
+        ]
 
     def _ring(self, m: Module, csr: Csr, ring: DescRing, completions: Completions) -> None:
         clock = Signal(32)
@@ -109,10 +120,12 @@ class Control(wiring.Component):
     def _counts(
         self, m: Module, csr: Csr, ring: DescRing, events: Events, completions: Completions, perf: Perf
     ) -> None:
+        waits = ring.waits.valid & ~ring.waits.ready
+        of_cycles = {name: self.amounts[name] for name in CYCLE_COUNTERS} | {"cycles": 1, "waits": waits}
         m.d.comb += [
             *(perf.amounts.eq(self.amounts), csr.errors.eq(self.errors), csr.counters_data.eq(perf.data)),
-            *(perf.amounts.cycles.eq(csr.control.count), perf.amounts.descriptors.eq(ring.finished)),
-            perf.amounts.waits.eq(ring.waits.valid & ~ring.waits.ready),
+            *(perf.amounts[name].eq(value & csr.control.count) for name, value in of_cycles.items()),
+            *(perf.amounts.descriptors.eq(ring.finished), perf.amounts.descriptors_bad.eq(ring.bad)),
             *(csr.errors.descriptor.eq(ring.bad), csr.errors.event.eq(events.lost)),
             csr.errors.completion.eq(completions.lost),
         ]

@@ -67,12 +67,15 @@ class CreditLink(Component):
     # --- what arrives ---
 
     def _check(self, m: Module) -> None:
-        fits = crc_of(m, self.rx.payload) == self.rx.payload.crc
+        """One cycle for the CRC, the next for what it says."""
+        self.heard, self.is_heard, self.wrong = Signal.like(self.word), Signal(), Signal(CRC_BITS)
         m.d.comb += self.rx.ready.eq(1)
         m.d.sync += [
-            self.word.eq(self.rx.payload),
-            self.good.eq(self.rx.valid & fits),
-            self.damaged.eq(self.rx.valid & ~fits),
+            *(self.heard.eq(self.rx.payload), self.is_heard.eq(self.rx.valid)),
+            self.wrong.eq(crc_of(m, self.rx.payload) ^ self.rx.payload.crc),
+            self.word.eq(self.heard),
+            self.good.eq(self.is_heard & ~self.wrong.any()),
+            self.damaged.eq(self.is_heard & self.wrong.any()),
         ]
 
     def _deliver(self, m: Module) -> None:
@@ -127,7 +130,6 @@ class CreditLink(Component):
             word.seq.eq(self.next),
             word.ack.eq(self.expected),
             word.limit.eq(self.places),
-            word.crc.eq(crc_of(m, word)),
             speaks.eq(
                 self.sends
                 | self.nak
@@ -137,10 +139,13 @@ class CreditLink(Component):
                 | (told_limit != self.places)
             ),
         ]
-        m.d.sync += [self.head.eq(self.head + accepts), self.tx.valid.eq(speaks)]
+        self.said, self.is_said = Signal.like(word), Signal()  # its CRC takes a cycle of its own
+        m.d.sync += [self.head.eq(self.head + accepts), self.is_said.eq(speaks), self.tx.valid.eq(self.is_said)]
+        with m.If(self.is_said):
+            m.d.sync += [self.tx.payload.eq(self.said), self.tx.payload.crc.eq(crc_of(m, self.said))]
         with m.If(speaks):
             m.d.sync += [
-                self.tx.payload.eq(word),
+                self.said.eq(word),
                 told_ack.eq(self.expected),
                 told_limit.eq(self.places),
                 self.nak.eq(0),

@@ -93,16 +93,15 @@ class Engine(Component):
         runs = queue.output
         run, left, is_open = Signal(Run), Signal(16), Signal()
         first, others = self.readers[0].data, [reader.data for reader in self.readers[1:]]
-        is_tile, is_load, ends = Signal(), Signal(), Signal()
+        is_tile, is_load, ends, taken = Signal(), Signal(), Signal(), Signal()
         for index, reader in enumerate(self.readers):
             rest = Cat(other.data.valid for other in self.readers if other is not reader).all()
             m.d.comb += reader.data.ready.eq(wide.ready & rest & is_tile | is_load & (index == 0))
-        taken = first.valid & first.ready
         m.d.comb += [
-            *(is_tile.eq(is_open & ~run.load & (left != 0)), is_load.eq(is_open & run.load & (left != 0))),
+            *(taken.eq(first.valid & first.ready), is_tile.eq(is_open & ~run.load), is_load.eq(is_open & run.load)),
             wide.valid.eq(is_tile & Cat(data_.valid for data_ in (first, *others)).all()),
             wide.payload.eq(Cat(first.payload, *(other.payload for other in others))),
-            *(ends.eq(is_open & (left == 0)), runs.ready.eq(~is_open)),
+            runs.ready.eq(~is_open & ~ends),
             *(unit.writes.payload.place.eq(run.place) for unit in (self.operands, self.feed)),
             self.operands.writes.valid.eq(is_load & first.valid & ~run.table),
             self.feed.writes.valid.eq(is_load & first.valid & run.table),
@@ -110,11 +109,11 @@ class Engine(Component):
             self.failed.eq(sum((reader.failed for reader in self.readers), self.writer.failed)),
         ]
         with m.If(taken):
-            m.d.sync += [left.eq(left - 1), run.place.eq(run.place + 1)]
-        with m.If(ends):
-            m.d.sync += is_open.eq(0)
+            m.d.sync += [left.eq(left - 1), run.place.eq(run.place + 1), is_open.eq(left != 1)]
+        m.d.sync += ends.eq(taken & (left == 1))
         with m.If(runs.valid & runs.ready):
-            m.d.sync += [run.eq(runs.payload), left.eq(runs.payload.beats), is_open.eq(1)]
+            some = runs.payload.beats != 0
+            m.d.sync += [run.eq(runs.payload), left.eq(runs.payload.beats), is_open.eq(some), ends.eq(~some)]
         return ends & run.load, run.event
 
     def _steps(self, m: Module) -> None:
@@ -133,8 +132,9 @@ class Engine(Component):
             (self.row_routes.input, is_scaled & step.last),
         ]
         goes = Signal()
+        # of the cycle before: nobody else fills these queues, and two steps are never next to each other
+        m.d.sync += self.steps.steps.ready.eq(Cat(part.ready for part, _ in parts).all())
         m.d.comb += [
-            self.steps.steps.ready.eq(Cat(part.ready for part, _ in parts).all()),
             goes.eq(self.steps.steps.valid & self.steps.steps.ready),
             *(part.valid.eq(goes & is_meant) for part, is_meant in parts),
             *(part.payload[name].eq(step[name]) for part, _ in parts for name in part.payload.shape().members),
@@ -200,7 +200,7 @@ class Engine(Component):
         queues = []
         for index, (ends, event) in enumerate(sources):
             m.submodules[f"done{index}"] = queue = Queue(8, depth=IN_FLIGHT)
-            m.d.comb += [queue.input.valid.eq(ends), queue.input.payload.eq(event)]
+            m.d.sync += [queue.input.valid.eq(ends), queue.input.payload.eq(event)]
             queues.append(queue.output)
         free, ends = Signal(), Signal()
         m.d.comb += [free.eq(~self.sets.valid), ends.eq(free & Cat(queue.valid for queue in queues).any())]

@@ -3,8 +3,8 @@
 An event counts: each set adds one that is pending, each wait takes one. Golden model: `mcf.rtl.golden.events`.
 """
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value
-from amaranth.lib import stream, wiring
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory, MemoryData
 from amaranth.lib.wiring import In, Out
 
@@ -14,13 +14,15 @@ from mcf.rtl.golden.events import MOST_PENDING
 EVENT_BITS = 8
 NUM_SOURCES = 5
 
+_Operation = data.StructLayout({"valid": 1, "is_wait": 1, "number": EVENT_BITS})
+
 
 class Events(wiring.Component):
-    """Takes sets from several sources and grants waits; one operation every 4 cycles, in turns.
+    """Takes sets from several sources and grants waits: one operation per cycle, from each source every other cycle.
 
-    `waits` is ready in the cycle in which its event is taken. `lost` pulses for a set of an event that has
-    MOST_PENDING already. A pulse on `clear` forgets all: `clearing` is 1 meanwhile, for 256 cycles, and nothing is
-    taken.
+    `waits` is ready in the cycle in which its event is taken; a wait looks once, and again when its event is set. The
+    first source goes first. `lost` pulses for a set of an event that has MOST_PENDING already. A pulse on `clear`
+    forgets all: `clearing` is 1 meanwhile, for 256 cycles, and nothing is taken.
     """
 
     def __init__(self) -> None:
@@ -33,74 +35,55 @@ class Events(wiring.Component):
                 "lost": Out(1),
             }
         )
+        self.operation = Signal(_Operation)
 
     def elaborate(self, platform: object) -> Module:
-        """One table of counts; an operation is chosen, then carried out."""
+        """An operation is chosen in one cycle, and carried out on the table of counts in the next."""
         m = Module()
+        self._choose(m, self.operation)
+        self._carry_out(m, self.operation)
+        return m
+
+    def _choose(self, m: Module, operation: data.View) -> None:
+        """A wait goes first: it looks when it comes, and again when its event is set. Then the kept sets, in order."""
+        looks, may_look, may_choose = Signal(init=1), Signal(), Signal()
+        is_waiting = operation.valid & operation.is_wait
+        numbers = [Signal(EVENT_BITS, name=f"kept_{i}") for i in range(NUM_SOURCES)]
+        kept = [Signal(name=f"is_kept_{i}") for i in range(NUM_SOURCES)]
+        m.d.comb += [port.ready.eq(~is_kept & ~self.clearing) for port, is_kept in zip(self.sets, kept, strict=True)]
+        m.d.comb += [may_choose.eq(~self.clear & ~self.clearing), may_look.eq(looks & self.waits.valid & ~is_waiting)]
+        m.d.sync += operation.valid.eq(may_choose & (may_look | Cat(kept).any()))
+        m.d.sync += [operation.is_wait.eq(may_look), operation.number.eq(self.waits.payload)]
+        with m.If(may_choose & may_look):
+            m.d.sync += looks.eq(0)
+        for i in range(NUM_SOURCES):
+            with m.If(may_choose & ~may_look & kept[i] & ~Cat(kept[:i]).any()):
+                m.d.sync += [operation.number.eq(numbers[i]), kept[i].eq(0)]
+            with m.If(self.sets[i].valid & self.sets[i].ready):
+                m.d.sync += [numbers[i].eq(self.sets[i].payload), kept[i].eq(1)]
+            with m.If(self.clear):
+                m.d.sync += kept[i].eq(0)
+        is_set = operation.valid & ~operation.is_wait & (operation.number == self.waits.payload)
+        with m.If(self.waits.ready | is_set | self.clear):
+            m.d.sync += looks.eq(1)
+
+    def _carry_out(self, m: Module, operation: data.View) -> None:
         depth = 1 << EVENT_BITS
         m.submodules.pending = pending = Memory(
             MemoryData(shape=range(MOST_PENDING + 1), depth=depth, init=[]), attrs={"ram_style": "distributed"}
         )
         read, write = pending.read_port(domain="comb"), pending.write_port()
-        number = Signal(EVENT_BITS)
-        is_wait = Signal()
-        is_all = Signal()  # a source has MOST_PENDING already
-        m.d.comb += [read.addr.eq(number), write.addr.eq(number), is_all.eq(read.data == MOST_PENDING)]
-        with m.FSM():
-            self._choose(m, number, is_wait)
-            with m.State("CARRY OUT"):
-                can_take = (read.data != 0) | (number == NO_EVENT)
-                is_counted = number != NO_EVENT
-                m.d.comb += [
-                    self.waits.ready.eq(is_wait & can_take),
-                    self.lost.eq(~is_wait & is_all & is_counted),
-                    write.data.eq(Mux(is_wait, read.data - 1, read.data + 1)),
-                    write.en.eq(is_counted & Mux(is_wait, read.data != 0, ~is_all)),
-                ]
-                m.next = "LOOK"
-                self._may_clear(m, number)
-            with m.State("CLEAR"):
-                m.d.comb += [self.clearing.eq(1), write.en.eq(1), write.data.eq(0)]
-                m.d.sync += number.eq(number + 1)
-                with m.If(number == depth - 1):
-                    m.next = "LOOK"
-        return m
-
-    def _choose(self, m: Module, number: Signal, is_wait: Signal) -> None:
-        """Look who asks, pick whoever comes next in turn, take what it says: three short steps."""
-        numbers = Array([*(port.payload for port in self.sets), self.waits.payload])
-        asking = Signal(NUM_SOURCES + 1)  # in the cycle before: whoever asks goes on asking until it is served
-        chosen = Signal(range(NUM_SOURCES + 1))
-        m.d.sync += asking.eq(Cat(*(port.valid for port in self.sets), self.waits.valid))
-        with m.State("LOOK"):
-            m.next = "PICK"
-            self._may_clear(m, number)
-        with m.State("PICK"):
-            m.next = "LOOK"
-            with m.If(asking.any()):
-                m.d.sync += chosen.eq(_next(asking, chosen))
-                m.next = "TAKE"
-            self._may_clear(m, number)
-        with m.State("TAKE"):
-            for source, port in enumerate(self.sets):
-                m.d.comb += port.ready.eq((chosen == source) & ~self.clear)
-            m.d.sync += [number.eq(numbers[chosen]), is_wait.eq(chosen == NUM_SOURCES)]
-            m.next = "CARRY OUT"
-            self._may_clear(m, number)
-
-    def _may_clear(self, m: Module, number: Signal) -> None:
-        """Leave for the clearing, from any state."""
+        at = Signal(EVENT_BITS)  # while clearing
+        is_all, is_counted = read.data == MOST_PENDING, operation.number != NO_EVENT
+        m.d.comb += [
+            *(read.addr.eq(operation.number), write.addr.eq(Mux(self.clearing, at, operation.number))),
+            self.waits.ready.eq(operation.valid & operation.is_wait & ((read.data != 0) | ~is_counted)),
+            self.lost.eq(operation.valid & ~operation.is_wait & is_all & is_counted),
+            write.data.eq(Mux(operation.is_wait, read.data - 1, read.data + 1)),
+            write.en.eq(operation.valid & is_counted & Mux(operation.is_wait, read.data != 0, ~is_all)),
+        ]
+        with m.If(self.clearing):
+            m.d.comb += [write.data.eq(0), write.en.eq(1)]
+            m.d.sync += [at.eq(at + 1), self.clearing.eq(at != depth - 1)]
         with m.If(self.clear):
-            m.d.sync += number.eq(0)
-            m.next = "CLEAR"
-
-
-def _next(asking: Value, last: Signal) -> Value:
-    """The first that asks behind `last`, round and round."""
-    choice: Value = last
-    for behind in range(NUM_SOURCES + 1):
-        turn: Value = last
-        for step in range(NUM_SOURCES, 0, -1):
-            turn = Mux(asking[(behind + step) % (NUM_SOURCES + 1)], (behind + step) % (NUM_SOURCES + 1), turn)
-        choice = Mux(last == behind, turn, choice)
-    return choice
+            m.d.sync += [self.clearing.eq(1), at.eq(0)]

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from mcf.rtl.golden.gemv import ACTIVATION_BITS, FIELD_BITS, PARTIAL_BITS, ROWS, WEIGHT_BITS
 from mcf.rtl.hdl.dsp import Dsp, Z
+from mcf.rtl.hdl.queue import Queue
 from mcf.rtl.hdl.select import tree
-from mcf.rtl.hdl.skid import Skid
 
 QUEUE = 4  # activations that wait for their wide beats
+RESULTS = 8  # rows that wait to be taken
 
 
 class Gemv(Component):
@@ -56,13 +56,13 @@ class Gemv(Component):
 
     def _multiply(self, m: Module) -> list[Value]:
         """One pipeline for all multipliers: a beat taken in cycle t is in the sums in cycle t + 4."""
-        m.submodules.queue = queue = SyncFIFO(width=ACTIVATION_BITS, depth=QUEUE)
+        m.submodules.queue = queue = Queue(signed(ACTIVATION_BITS), depth=QUEUE)
+        connect(m, flipped(self.activations), queue.input)
         weights = self.weights.payload
         frozen, take, is_first = Signal(), Signal(), Signal(init=1)
         m.d.comb += [
-            *(queue.w_data.eq(self.activations.payload), queue.w_en.eq(self.activations.valid)),
-            *(self.activations.ready.eq(queue.w_rdy), queue.r_en.eq(take)),
-            *(self.weights.ready.eq(queue.r_rdy & ~frozen), take.eq(self.weights.valid & self.weights.ready)),
+            *(self.weights.ready.eq(queue.output.valid & ~frozen), queue.output.ready.eq(take)),
+            take.eq(self.weights.valid & self.weights.ready),
         ]
         with m.If(take):
             m.d.sync += is_first.eq(weights.last)
@@ -78,34 +78,38 @@ class Gemv(Component):
             m.submodules[f"dsp{index}"] = dsp = Dsp()
             low, high = (weights.data.word_select(2 * index + half, WEIGHT_BITS).as_signed() for half in (0, 1))
             m.d.comb += [
-                *(dsp.d.eq(low), dsp.a.eq(high << FIELD_BITS), dsp.b.eq(queue.r_data.as_signed())),
+                *(dsp.d.eq(low), dsp.a.eq(high << FIELD_BITS), dsp.b.eq(queue.output.payload)),
                 *(dsp.z.eq(Mux(firsts[-1], Z.NOTHING, Z.SUM)), dsp.ce.eq(~frozen), dsp.ce_p.eq(taken[-1] & ~frozen)),
             ]
             sums.append(dsp.p[: 2 * FIELD_BITS])
         return sums
 
     def _drain(self, m: Module, fields: Sequence[Value]) -> None:
-        """Read the copy, one row per cycle: choose, then repair, then two places for what is not taken yet."""
-        m.submodules.skid = skid = Skid(self.partial)
-        connect(m, skid.output, flipped(self.partials))
-        row, is_reading = Signal(range(self.rows)), Signal()
+        """Read the copy, one row per cycle: choose, then repair, then a queue. `moves` and `is_last` are registers,
+        because what waits for the last row has a long way to go.
+        """
+        m.submodules.results = results = Queue(self.partial, depth=RESULTS)
+        connect(m, results.output, flipped(self.partials))
+        row, is_reading, is_last, moves = Signal(range(self.rows)), Signal(), Signal(), Signal()
         field, field_row, is_field = Signal(FIELD_BITS), Signal(range(self.rows)), Signal()
-        move, is_last = Signal(), Signal()  # the latter a register: what waits for the last row has a long way to go
-        m.d.comb += [move.eq(~is_field | skid.input.ready), self.busy.eq(is_reading & ~(move & is_last))]
-        with m.If(move):
-            m.d.sync += [field.eq(tree(list(row), fields)), field_row.eq(row), is_field.eq(is_reading)]
+        reads = is_reading & moves
+        m.d.comb += self.busy.eq(is_reading & ~(moves & is_last))
+        m.d.sync += [
+            moves.eq(results.level <= RESULTS - 3),  # of those that are not in it yet there are two, and the next one
+            *(field.eq(tree(list(row), fields)), field_row.eq(row), is_field.eq(reads)),
+        ]
         with m.If(self.is_done & ~self.busy):
             m.d.sync += [row.eq(0), is_reading.eq(1), is_last.eq(0)]
-        with m.Elif(is_reading & move):
+        with m.Elif(reads):
             m.d.sync += [row.eq(row + 1), is_reading.eq(~is_last), is_last.eq(row == self.rows - 2)]
         borrowed, repaired = Signal(), Signal(FIELD_BITS)
-        with m.If(is_field & skid.input.ready):
+        with m.If(is_field):
             m.d.sync += borrowed.eq(_is_negative(field) & ~field_row[0])
         m.d.comb += [
             repaired.eq(field + borrowed),
-            *(skid.input.valid.eq(is_field), skid.input.payload.row.eq(field_row)),
-            skid.input.payload.value.eq(Cat(repaired, _is_negative(repaired)).as_signed()),
-            skid.input.payload.last.eq(field_row.all()),
+            *(results.input.valid.eq(is_field), results.input.payload.row.eq(field_row)),
+            results.input.payload.value.eq(Cat(repaired, _is_negative(repaired)).as_signed()),
+            results.input.payload.last.eq(field_row.all()),
         ]
 
 

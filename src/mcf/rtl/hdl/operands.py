@@ -38,13 +38,13 @@ class Operands(Component):
         write, read = buffer.write_port(), buffer.read_port()
         m.d.comb += [write.en.eq(self.writes.valid), write.addr.eq(self.writes.payload.place)]
         m.d.comb += write.data.eq(self.writes.payload.data)
-        move, goes, left, is_outside = Signal(), Signal(), Signal(8), Signal()
+        move, goes, left, is_open, is_outside = Signal(), Signal(), Signal(8), Signal(), Signal()
         number, is_last = Signal(len(read.addr) + _LANE), Signal()
         m.d.comb += [
             *(move.eq(~self.activations.valid | self.activations.ready), is_last.eq(left == 1)),
-            goes.eq((left != 0) & move & (~is_outside | self.outside.valid)),
-            self.outside.ready.eq((left != 0) & move & is_outside),
-            *(read.en.eq(goes), read.addr.eq(number[_LANE:]), self.commands.ready.eq(left == 0)),
+            goes.eq(is_open & move & (~is_outside | self.outside.valid)),
+            self.outside.ready.eq(is_open & move & is_outside),
+            *(read.en.eq(goes), read.addr.eq(number[_LANE:]), self.commands.ready.eq(~is_open)),
         ]
         chosen, was_outside, there, value = Signal(_LANE), Signal(), Signal(), Signal(WEIGHT_BITS)
         inside = read.data.word_select(chosen, 16).as_signed()
@@ -53,8 +53,13 @@ class Operands(Component):
             m.d.sync += self.activations.valid.eq(there)
             m.d.sync += self.activations.payload.eq(Mux(was_outside, value, inside))
         with m.If(goes):
-            m.d.sync += [left.eq(left - 1), number.eq(number + 1)]
+            m.d.sync += [left.eq(left - 1), number.eq(number + 1), is_open.eq(~is_last)]
         with m.If(self.commands.ready & self.commands.valid):
             command = self.commands.payload
-            m.d.sync += [left.eq(command.count), is_outside.eq(command.outside), number.eq(command.place << _LANE)]
+            m.d.sync += [
+                is_open.eq(1),
+                left.eq(command.count),
+                is_outside.eq(command.outside),
+                number.eq(command.place << _LANE),
+            ]
         return m

@@ -17,7 +17,8 @@ class Packetizer(wiring.Component):
 
     A meta and its run leave together, with `hcrc` filled in, a beat per cycle and one more for the header, as soon as
     the run is complete: a packet never starves on its way. Where the run has another length than the meta says, or
-    more than `max_beats`, both are dropped, with a pulse on `dropped`. Up to `metas` metas and `depth` beats wait.
+    more than `max_beats`, both are dropped, with a pulse on `dropped`. `starved` says that a meta
+    waits for its run. Up to `metas` metas and `depth` beats wait.
     """
 
     def __init__(self, *, depth: int = 1024, metas: int = 64, max_beats: int = 64) -> None:
@@ -25,7 +26,13 @@ class Packetizer(wiring.Component):
         self.depth, self.metas, self.max_beats = depth, metas, max_beats
         self.lengths = range(max_beats + 2)  # of a run: one more than a packet holds stands for all longer ones
         super().__init__(
-            {"meta": In(MetaStream), "payload": In(BeatStream), "packets": Out(BeatStream), "dropped": Out(1)}
+            {
+                "meta": In(MetaStream),
+                "payload": In(BeatStream),
+                "packets": Out(BeatStream),
+                "dropped": Out(1),
+                "starved": Out(1),
+            }
         )
 
     def elaborate(self, platform: object) -> Module:
@@ -72,6 +79,7 @@ class Packetizer(wiring.Component):
             ready.eq(is_sealed & idle & free & (~needs_run | runs.r_rdy)),
             good.eq(~needs_run | ((runs.r_data == sealed.len) & (runs.r_data <= self.max_beats))),
             takes.eq(ready),
+            self.starved.eq(is_sealed & idle & needs_run & ~runs.r_rdy),
             runs.r_en.eq(ready & needs_run),
             beats.output.ready.eq(~idle & (discards | free)),
         ]

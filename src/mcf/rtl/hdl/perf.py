@@ -32,34 +32,37 @@ class Perf(wiring.Component):
                 "data": Out(32),
             }
         )
-        self.totals = MemoryData(shape=COUNTER_BITS, depth=NUM_COUNTERS, init=[])
+        depth = 1 << (NUM_COUNTERS - 1).bit_length()  # every address that a read may have is there
+        self.totals = MemoryData(shape=COUNTER_BITS, depth=depth, init=[])
 
     def elaborate(self, platform: object) -> Module:
         """The walk, the small counts and the memory."""
         m = Module()
         m.submodules.totals = totals = Memory(self.totals, attrs={"ram_style": "distributed"})
         old, total = totals.read_port(domain="comb"), totals.write_port()
-        at = Signal(range(NUM_COUNTERS))
-        is_busy = Signal()
+        at, where = Signal(range(NUM_COUNTERS)), Signal(range(NUM_COUNTERS))
+        is_busy, walks, adds = Signal(), Signal(), Signal()
         recent = [Signal(_bits(counter.width), name=f"recent_{counter.name}") for counter in COUNTERS]
-        m.d.sync += is_busy.eq(Cat(recent).any())
-        m.d.comb += [old.addr.eq(at), total.addr.eq(at), total.en.eq(is_busy | self.clearing)]
-        m.d.comb += total.data.eq(Mux(self.clearing, 0, old.data + Array(recent)[at]))
-        with m.If(total.en):
+        amount = Signal(max(map(len, recent)))
+        m.d.comb += walks.eq(is_busy | self.clearing)
+        m.d.sync += [is_busy.eq(Cat(recent).any()), adds.eq(walks), where.eq(at), amount.eq(Array(recent)[at])]
+        m.d.comb += [old.addr.eq(where), total.addr.eq(where), total.en.eq(adds)]
+        m.d.comb += total.data.eq(Mux(self.clearing, 0, old.data + amount))
+        with m.If(walks):
             m.d.sync += at.eq(Mux(at == NUM_COUNTERS - 1, 0, at + 1))
         for index, (counter, count) in enumerate(zip(COUNTERS, recent, strict=True)):
-            kept = Mux(total.en & (at == index), 0, count)
+            kept = Mux(walks & (at == index), 0, count)
             m.d.sync += count.eq(kept + self.amounts[counter.name])
         self._clear(m)
         self._answer(m, totals)
         return m
 
     def _clear(self, m: Module) -> None:
-        left = Signal(range(NUM_COUNTERS + 1))
-        m.d.comb += self.clearing.eq(left != 0)
+        left = Signal(range(NUM_COUNTERS + 2))
+        m.d.sync += self.clearing.eq(self.clear | (left != 0))
         with m.If(self.clear):
-            m.d.sync += left.eq(NUM_COUNTERS)
-        with m.Elif(self.clearing):
+            m.d.sync += left.eq(NUM_COUNTERS + 1)  # a round of the walk, which writes a cycle later
+        with m.Elif(left != 0):
             m.d.sync += left.eq(left - 1)
 
     def _answer(self, m: Module, totals: Memory) -> None:

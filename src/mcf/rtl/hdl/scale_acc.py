@@ -4,7 +4,6 @@ from itertools import pairwise
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, stream
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
@@ -12,6 +11,7 @@ from mcf.rtl.golden.gemv import ROWS
 from mcf.rtl.golden.scale_acc import ROW_BITS, SCALE_BITS, SUM_BITS
 from mcf.rtl.hdl.dsp import Dsp, Z
 from mcf.rtl.hdl.gemv import partial_layout
+from mcf.rtl.hdl.queue import Queue
 from mcf.rtl.hdl.skid import Skid
 
 QUEUE = 4  # scales and groups that wait for their sums
@@ -57,19 +57,18 @@ class ScaleAcc(Component):
 
     def _take(self, m: Module) -> list[data.View]:
         """What is known of the sums taken 1, 2, 3 and 4 cycles ago."""
-        m.submodules.scale_queue = scales = SyncFIFO(width=SCALE_BITS, depth=QUEUE)
-        m.submodules.group_queue = groups = SyncFIFO(width=GroupCommand.size, depth=QUEUE)
-        partial, group = self.partials.payload, data.View(GroupCommand, groups.r_data)
+        m.submodules.scale_queue = scales = Queue(SCALE_BITS, depth=QUEUE)
+        m.submodules.group_queue = groups = Queue(GroupCommand, depth=QUEUE)
+        connect(m, flipped(self.scales), scales.input)
+        connect(m, flipped(self.groups), groups.input)
+        partial, group = self.partials.payload, groups.output.payload
         take = Signal()
         m.submodules.dsp = self.dsp = dsp = Dsp()
         m.d.comb += [
-            *(scales.w_data.eq(self.scales.payload), scales.w_en.eq(self.scales.valid)),
-            *(groups.w_data.eq(self.groups.payload), groups.w_en.eq(self.groups.valid)),
-            *(self.scales.ready.eq(scales.w_rdy), self.groups.ready.eq(groups.w_rdy)),
-            *(scales.r_en.eq(take), groups.r_en.eq(take & partial.last)),
-            self.partials.ready.eq(scales.r_rdy & groups.r_rdy & self.move),
+            *(scales.output.ready.eq(take), groups.output.ready.eq(take & partial.last)),
+            self.partials.ready.eq(scales.output.valid & groups.output.valid & self.move),
             take.eq(self.partials.valid & self.partials.ready),
-            *(dsp.a.eq(partial.value), dsp.b.eq(scales.r_data), dsp.ce.eq(self.move)),
+            *(dsp.a.eq(partial.value), dsp.b.eq(scales.output.payload), dsp.ce.eq(self.move)),
         ]
         layout = data.StructLayout({"valid": 1, "row": range(self.rows_per_group), **GroupCommand.members})
         stages = [Signal(layout, name=f"stage{age}") for age in range(1, 5)]

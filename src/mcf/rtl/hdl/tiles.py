@@ -53,23 +53,21 @@ class TileBuffer(Component):
             *(read.en.eq(advance), self.reads.payload.data.eq(read.data)),
         ]
         m.d.sync += written.eq(written + write.en)
-        is_open, place, left, release = (
-            Signal(),
-            Signal(position),
-            Signal(range(self.depth + 1)),
-            Signal(range(self.depth + 1)),
-        )
+        is_open, place = Signal(), Signal(position)
+        left, release = (Signal(range(self.depth + 1), name=name) for name in ("left", "release"))
         ahead, is_last = Signal(position), Signal()
+        loads, pops = Signal(), Signal()  # a run is loaded; it leaves the queue a cycle later, for the shorter way
         m.d.comb += [
             *(ahead.eq(written - place - 1), is_last.eq(left == 1), read.addr.eq(place)),
             advance.eq(is_open & ~ahead[-1] & (~self.reads.valid | self.reads.ready)),
-            queue.r_en.eq(queue.r_rdy & (~is_open | (advance & is_last))),
+            *(loads.eq(queue.r_rdy & ~pops & (~is_open | (advance & is_last))), queue.r_en.eq(pops)),
         ]
         m.d.sync += self.reads.valid.eq(advance | (self.reads.valid & ~self.reads.ready))
         with m.If(advance):
             m.d.sync += [place.eq(place + 1), left.eq(left - 1), self.reads.payload.last.eq(is_last)]
             with m.If(is_last):
                 m.d.sync += [freed.eq(freed + release), is_open.eq(0)]
-        with m.If(queue.r_en):
+        m.d.sync += pops.eq(loads)
+        with m.If(loads):
             m.d.sync += [is_open.eq(1), place.eq(head.start), left.eq(head.beats), release.eq(head.release)]
         return m

@@ -34,13 +34,25 @@ static inline void store(const cxxrtl::wire<Bits> &port, uint32_t *words) {
     store(port.curr, words);
 }
 
+#ifdef MCF_HALVES
+// A rising edge; then only what outputs that are logic on registers need. Nothing of it feeds back into itself.
+template <class Top>
+static inline bool clock_cycle(Top &top) {
+    top.template half<true>();
+    bool changed = top.commit();
+    top.template half<false>();
+    return changed;
+}
+#else
+// `eval` says whether it was enough; where wires feed back into it, it never does: then nothing may change any more.
 template <class Top>
 static inline bool settle(Top &top) {
-    bool changed = false, converged;
+    bool changed = false, converged, moved;
     do {
         converged = top.eval();
-        changed |= top.commit();
-    } while (!converged);
+        moved = top.commit();
+        changed |= moved;
+    } while (moved && !converged);
     return changed;
 }
 
@@ -52,6 +64,7 @@ static inline bool clock_cycle(Top &top) {
     top.p_clk.set(false);
     return settle(top) | changed;
 }
+#endif
 
 #ifdef MCF_WAVEFORM
 struct Waveform {
@@ -61,7 +74,7 @@ struct Waveform {
 template <class Top>
 static void *open_waveform(void **tops, const char **names, int num_tops) {
     auto *out = new Waveform;
-    out->writer.timescale(5, "ns");
+    out->writer.timescale(1, "ns");
     for (int i = 0; i < num_tops; i++) {
         cxxrtl::debug_items items;
         static_cast<Top *>(tops[i])->debug_info(&items, nullptr, std::string(names[i]) + " ");
@@ -70,8 +83,10 @@ static void *open_waveform(void **tops, const char **names, int num_tops) {
     return out;
 }
 
+constexpr uint64_t CYCLE_NS = 5;  // of the clock that every output assumes
+
 static void sample_waveform(void *waveform, uint64_t cycle) {
-    static_cast<Waveform *>(waveform)->writer.sample(cycle);
+    static_cast<Waveform *>(waveform)->writer.sample(CYCLE_NS * cycle);
 }
 
 static int64_t take_waveform(void *waveform, char *into, int64_t room) {

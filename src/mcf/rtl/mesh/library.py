@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mcf.errors import UserError
+from mcf.errors import RunError, UserError
 from mcf.rtl.build.cxxrtl import Library, compile_mesh
 from mcf.rtl.build.ports import Ports
 from mcf.rtl.faults import FaultKind
@@ -21,6 +21,8 @@ STREAM_WORDS = 12
 RECORD = np.dtype([("first", "<u8"), ("last", "<u8"), ("header", "<u4", 4), ("link", "<u4"), ("num_beats", "<u4")])
 MANY_CYCLES = 1 << 62
 _ROOM = 4096
+_AXI_IN = ("awaddr", "awvalid", "wdata", "wstrb", "wvalid", "bready", "araddr", "arvalid", "rready")
+_AXI_OUT = ("awready", "wready", "bresp", "bvalid", "arready", "rdata", "rresp", "rvalid")
 _WAVEFORM_BYTES = 1 << 20
 _CHANCES = 256
 _NOISES = 1 << 24
@@ -28,11 +30,12 @@ _FIRST_SEED = 0x9E3779B97F4A7C15
 
 
 class Stop(IntEnum):
-    """Why a run ended: all cycles done, nothing can move any more, or a sink took something."""
+    """Why a run ended: all cycles done, nothing can move any more, a sink took something, or software has work."""
 
     LIMIT = 0
     QUIET = 1
     WOKEN = 2
+    ANSWERED = 3
 
 
 class LinkCounts(NamedTuple):
@@ -130,6 +133,14 @@ class Mesh:
         """Break something on a link (not a plain wire): on its word number `at`, or from cycle `at` (SILENCE)."""
         self._lib.mesh_fault(self._mesh, link, kind, at, arg)
 
+    def axi(self, instance: int) -> int:
+        """Be the AXI4-Lite master of an instance with ports `axi` and `interrupt`; the master's number."""
+        names = [f"axi__{name}" for name in _AXI_IN]
+        places = [self._ports[instance].places(is_input=True)[name][0] for name in names]
+        names = [*(f"axi__{name}" for name in _AXI_OUT), "interrupt"]
+        places += [self._ports[instance].places(is_input=False)[name][0] for name in names]
+        return int(self._lib.mesh_axi(self._mesh, instance, (ctypes.c_int32 * len(places))(*places)))
+
     def noise(self, link: int, share: float, *, num_bits: int) -> None:
         """Break a share of a link's words at random, each in one way: a bit below `num_bits` flips, lost, doubled."""
         self._lib.mesh_noise(self._mesh, link, round(share * _NOISES), self._next_seed(), num_bits)
@@ -150,7 +161,10 @@ class Mesh:
     # --- running ---
 
     def run(self, limit: int = MANY_CYCLES, *, wake: bool = False) -> Stop:
-        """Run for `limit` cycles, or until nothing can move, or with `wake` until a sink takes something."""
+        """Run for `limit` cycles, or until nothing can move.
+
+        With `wake` also until a sink takes something, an AXI read is answered or a node interrupts.
+        """
         return Stop(self._lib.mesh_run(self._mesh, limit, int(wake)))
 
     @property
@@ -169,9 +183,13 @@ class Mesh:
         """Payloads that still wait at a source."""
         return int(self._lib.mesh_pending(self._mesh, source))
 
+    def held(self, sink: int) -> int:
+        """How many payloads a sink has taken since the last `take`."""
+        return int(self._lib.mesh_held(self._mesh, sink))
+
     def take(self, sink: int, num_words: int) -> tuple[Array, Array]:
         """Return what a sink took since the last call: cycles [n], payloads [n, num_words]."""
-        count = int(self._lib.mesh_held(self._mesh, sink))
+        count = self.held(sink)
         cycles, words = np.empty(count, np.uint64), np.empty((count, num_words), np.uint32)
         self._lib.mesh_take(self._mesh, sink, cycles.ctypes.data, words.ctypes.data, num_words, count)
         return cycles, words
@@ -179,6 +197,24 @@ class Mesh:
     def write_memory(self, producer: int, address: int, values: bytes) -> None:
         """Write a producer's memory; it grows as needed."""
         self._lib.mesh_memory(self._mesh, producer, address, values, len(values))
+
+    def put_accesses(self, axi: int, accesses: Sequence[tuple[int, int, int]]) -> None:
+        """Queue accesses (is_write, address, word) of an AXI master; it makes one at a time."""
+        values = np.array(accesses, dtype=np.uint32)
+        self._lib.mesh_axi_put(self._mesh, axi, values.ctypes.data, len(values))
+
+    def take_answers(self, axi: int) -> list[int]:
+        """Return the words of the reads that were answered since the last call. Raises RunError for a refusal."""
+        if self._lib.mesh_axi_refused(self._mesh, axi):
+            raise RunError("a node refused an access over AXI4-Lite: expected registers of its map alone")
+        words = np.empty(_ROOM, np.uint32)
+        count = int(self._lib.mesh_axi_answers(self._mesh, axi, words.ctypes.data, _ROOM))
+        found: list[int] = words[:count].tolist()
+        return found
+
+    def pending_accesses(self, axi: int) -> int:
+        """Accesses that are not done yet."""
+        return int(self._lib.mesh_axi_pending(self._mesh, axi))
 
     def poke(self, instance: int, name: str, value: int) -> None:
         """Set an input signal that is no stream, from the next cycle on."""
@@ -260,6 +296,11 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_take": (ctypes.c_int64, (_P, _I, _P, _P, _I, ctypes.c_int64)),
     "mesh_producer": (_I, (_P, _I, _I, _I)),
     "mesh_memory": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
+    "mesh_axi": (_I, (_P, _I, _P)),
+    "mesh_axi_put": (None, (_P, _I, _P, ctypes.c_int64)),
+    "mesh_axi_answers": (ctypes.c_int64, (_P, _I, _P, ctypes.c_int64)),
+    "mesh_axi_pending": (ctypes.c_int64, (_P, _I)),
+    "mesh_axi_refused": (_U, (_P, _I)),
     "mesh_ddr": (_I, (_P, _U, _U, _L, _L)),
     "mesh_ddr_port": (_I, (_P, _I, _I, _I, _P, _U, _L)),
     "mesh_ddr_write": (None, (_P, _I, _L, ctypes.c_char_p, _L)),

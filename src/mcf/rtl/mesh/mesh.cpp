@@ -143,12 +143,41 @@ struct Producer {
     uint32_t total = 0;
 };
 
+// An AXI4-Lite master: one access at a time, in order. Places are words of the instance's signals.
+struct AxiMaster {
+    struct Places {
+        int32_t awaddr, awvalid, wdata, wstrb, wvalid, bready, araddr, arvalid, rready;
+        int32_t awready, wready, bresp, bvalid, arready, rdata, rresp, rvalid, interrupt;
+    };
+    struct Access {
+        uint32_t is_write, address, word;
+    };
+    Instance *node;
+    Places at;
+    std::deque<Access> queue;
+    std::vector<uint32_t> answers;
+    bool is_open = false;      // the first of the queue is on its way
+    uint32_t refused = 0;      // accesses that were answered with an error
+    bool takes_aw = false, takes_w = false, takes_ar = false;  // at the last edge
+    uint32_t rested = 0;       // cycles without an access, up to INTERRUPT_DELAY
+
+    uint32_t out(int place) const { return node->signals_out[place]; }
+    void set(int place, uint32_t value) {
+        uint32_t &signal = node->signals_in[place];
+        node->awake |= signal != value;
+        signal = value;
+    }
+};
+
+constexpr uint32_t INTERRUPT_DELAY = 8;  // an access that takes the interrupt's reason away shows by then
+
 struct Mesh {
     std::vector<std::unique_ptr<Instance>> instances;
     std::vector<std::unique_ptr<Link>> links;
     std::vector<std::unique_ptr<Source>> sources;
     std::vector<std::unique_ptr<Sink>> sinks;
     std::vector<std::unique_ptr<Producer>> producers;
+    std::vector<std::unique_ptr<AxiMaster>> axis;
     std::vector<std::unique_ptr<Ddr>> ddrs;
     std::vector<Record> records;
     std::vector<Pulses> pulses;
@@ -156,6 +185,7 @@ struct Mesh {
     void *waveform = nullptr;
     const Klass *waveform_klass = nullptr;
     bool woken = false;
+    bool answered = false;  // software has something to do
 
     bool has_work() const;
     void exchange();
@@ -274,6 +304,49 @@ void transfer_producer(Producer &p) {
     }
 }
 
+// A valid that was taken is lowered; a response is always taken.
+void exchange_axi(AxiMaster &axi) {
+    const AxiMaster::Places &at = axi.at;
+    if (axi.takes_aw)
+        axi.set(at.awvalid, 0);
+    if (axi.takes_w)
+        axi.set(at.wvalid, 0);
+    if (axi.takes_ar)
+        axi.set(at.arvalid, 0);
+    axi.takes_aw = axi.takes_w = axi.takes_ar = false;
+    if (axi.is_open || axi.queue.empty())
+        return;
+    const AxiMaster::Access &access = axi.queue.front();
+    axi.is_open = true;
+    if (access.is_write) {
+        axi.set(at.awaddr, access.address), axi.set(at.wdata, access.word), axi.set(at.wstrb, 15);
+        axi.set(at.awvalid, 1), axi.set(at.wvalid, 1), axi.set(at.bready, 1);
+    } else {
+        axi.set(at.araddr, access.address), axi.set(at.arvalid, 1), axi.set(at.rready, 1);
+    }
+}
+
+// What the node put out for this cycle; inputs change for the next one.
+void transfer_axi(Mesh &mesh, AxiMaster &axi) {
+    const AxiMaster::Places &at = axi.at;
+    if (!axi.is_open) {
+        axi.rested += axi.rested < INTERRUPT_DELAY;
+        mesh.answered |= axi.rested == INTERRUPT_DELAY && axi.out(at.interrupt);
+        return;
+    }
+    axi.rested = 0;
+    bool is_written = axi.out(at.bvalid), is_read = axi.out(at.rvalid);
+    axi.takes_aw = axi.out(at.awready), axi.takes_w = axi.out(at.wready), axi.takes_ar = axi.out(at.arready);
+    if (!is_written && !is_read)
+        return;
+    axi.refused += is_written ? axi.out(at.bresp) != 0 : axi.out(at.rresp) != 0;
+    if (is_read)
+        axi.answers.push_back(axi.out(at.rdata));
+    mesh.answered |= is_read;
+    axi.is_open = false;
+    axi.queue.pop_front();
+}
+
 void Mesh::exchange() {
     for (auto &link : links)
         exchange_link(*link, cycle);
@@ -287,6 +360,8 @@ void Mesh::exchange() {
         s->from->accept(s->port, !s->is_held(cycle) && !s->stall.hit());
     for (auto &p : producers)
         exchange_producer(*p);
+    for (auto &axi : axis)
+        exchange_axi(*axi);
     for (auto &ddr : ddrs)
         ddr->exchange(cycle);
 }
@@ -310,6 +385,8 @@ void Mesh::transfer() {
     }
     for (auto &p : producers)
         transfer_producer(*p);
+    for (auto &axi : axis)
+        transfer_axi(*this, *axi);
     for (auto &ddr : ddrs)
         ddr->transfer(cycle);
 }
@@ -338,6 +415,9 @@ bool Mesh::has_work() const {
     }
     for (auto &s : sources)
         if (!s->queue.empty() && s->to->inputs[s->port].ready)
+            return true;
+    for (auto &axi : axis)
+        if (!axi->queue.empty() || axi->out(axi->at.interrupt))
             return true;
     for (auto &s : sinks)
         if (s->from->outputs[s->port].valid)
@@ -452,6 +532,33 @@ void mesh_memory(Mesh *mesh, int producer, uint64_t address, const uint8_t *byte
     memcpy(memory.data() + address, bytes, size);
 }
 
+// `places`: as AxiMaster::Places.
+int mesh_axi(Mesh *mesh, int node, const int32_t *places) {
+    auto axi = std::make_unique<AxiMaster>();
+    axi->node = mesh->instances[node].get();
+    memcpy(&axi->at, places, sizeof axi->at);
+    mesh->axis.push_back(std::move(axi));
+    return mesh->axis.size() - 1;
+}
+
+// Queues accesses {is_write, address, word}.
+void mesh_axi_put(Mesh *mesh, int axi, const uint32_t *accesses, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        mesh->axis[axi]->queue.push_back({accesses[3 * i], accesses[3 * i + 1], accesses[3 * i + 2]});
+}
+
+// Takes what reads were answered with, in order; returns how many.
+int64_t mesh_axi_answers(Mesh *mesh, int axi, uint32_t *into, int64_t room) {
+    auto &answers = mesh->axis[axi]->answers;
+    int64_t count = std::min<int64_t>(room, answers.size());
+    std::copy_n(answers.begin(), count, into);
+    answers.erase(answers.begin(), answers.begin() + count);
+    return count;
+}
+
+int64_t mesh_axi_pending(Mesh *mesh, int axi) { return mesh->axis[axi]->queue.size(); }
+
+uint32_t mesh_axi_refused(Mesh *mesh, int axi) { return mesh->axis[axi]->refused; }
 // A DDR's `rate` is in 1/256 bytes per cycle.
 int mesh_ddr(Mesh *mesh, uint32_t latency, uint32_t row_miss, uint64_t rate, uint64_t size) {
     auto ddr = std::make_unique<Ddr>();
@@ -514,14 +621,16 @@ int64_t mesh_records(Mesh *mesh, Record *into, int64_t room) {
 
 uint64_t mesh_cycle(Mesh *mesh) { return mesh->cycle; }
 
-// Runs until `limit` cycles have passed, or nothing can move any more, or (with `wake`) a sink took something.
-// Returns 0: limit, 1: nothing moves, 2: woken.
+// Runs until `limit` cycles have passed, or nothing can move any more, or (with `wake`) a sink took something
+// or software has something to do. Returns 0: limit, 1: nothing moves, 2: woken, 3: answered or interrupted.
 int mesh_run(Mesh *mesh, uint64_t limit, int wake) {
-    mesh->woken = false;
+    mesh->woken = mesh->answered = false;
     for (uint64_t i = 0; i < limit; i++) {
         mesh->step();
         if (wake && mesh->woken)
             return 2;
+        if (wake && mesh->answered)
+            return 3;
         if (!mesh->has_work())
             return 1;
     }

@@ -1,0 +1,53 @@
+"""Who may ask the replica directory: the compute half by a stream, software by registers, in turn."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream
+from amaranth.lib.wiring import Component, In, Out
+
+from mcf.rtl.hdl.csr import layout_of
+from mcf.rtl.hdl.kv_dir import Answer, Ask, KvDirectory
+from mcf.rtl.registers import BY_NAME
+
+
+class KvPort(Component):
+    """The directory with two ways to it; answers go back to whoever asked, each way in its own order.
+
+    `asks` is software's way: a strobe, kept until the directory takes it. The answer stands in `answer`, whose `count`
+    moves with each: software writes the next when it has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "ops": In(stream.Signature(Ask)),
+                "results": Out(stream.Signature(Answer)),
+                "asks": In(stream.Signature(Ask, always_ready=True)),
+                "answer": Out(layout_of(BY_NAME["kv_answer"])),
+                "done": Out(1),
+                "refused": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """Software's question goes first; the directory has one operation at a time."""
+        m = Module()
+        m.submodules.directory = directory = KvDirectory()
+        kept, is_kept, by_software = Signal(Ask), Signal(), Signal()
+        ops, results = directory.ops, directory.results
+        m.d.comb += [self.done.eq(directory.done), self.refused.eq(directory.refused)]
+        m.d.comb += [ops.valid.eq(self.ops.valid), ops.payload.eq(self.ops.payload)]
+        with m.If(is_kept):
+            m.d.comb += [ops.valid.eq(1), ops.payload.eq(kept)]
+        m.d.comb += self.ops.ready.eq(ops.ready & ~is_kept)
+        with m.If(ops.valid & ops.ready):
+            m.d.sync += [by_software.eq(is_kept), is_kept.eq(0)]
+        with m.If(self.asks.valid):
+            m.d.sync += [kept.eq(self.asks.payload), is_kept.eq(1)]
+        m.d.comb += self.results.payload.eq(results.payload)
+        m.d.comb += [self.results.valid.eq(results.valid & ~by_software), results.ready.eq(self.results.ready)]
+        with m.If(by_software):
+            m.d.comb += results.ready.eq(1)
+        with m.If(results.valid & by_software):
+            m.d.sync += [self.answer[name].eq(results.payload[name]) for name in ("op", "code", "base", "state")]
+            m.d.sync += self.answer.count.eq(self.answer.count + 1)
+        return m

@@ -1,0 +1,69 @@
+"""What packets carry: beats that are read from memory, or the record of a state that the compute half has finished."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out
+
+from mcf.rtl.hdl.axi import RequestStream
+from mcf.rtl.hdl.beat import BEAT_BITS, BeatStream
+from mcf.rtl.hdl.queue import Queue
+
+STATE_BIT = 39  # of an address: 1 asks for the next state, wherever it would lie
+DEPTH = 8  # fetches under way
+
+
+class Payload(Component):
+    """Answers `fetch` in order by runs of beats on `payload`, the last one marked.
+
+    An address with STATE_BIT takes the next record of `states`, whose length must be what the fetch asks for; any other
+    one is read from memory: `requests`, answered by `data`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "fetch": In(stream.Signature(data.StructLayout({"address": 40, "beats": 16}))),
+                "states": In(BeatStream),
+                "requests": Out(RequestStream),
+                "data": In(stream.Signature(BEAT_BITS)),
+                "payload": Out(BeatStream),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:
+        """A queue says where each run comes from and how long it is."""
+        m = Module()
+        m.submodules.queue = queue = Queue(data.StructLayout({"is_state": 1, "beats": 16}), depth=DEPTH)
+        fetch, run = self.fetch, queue.output
+        is_state, number, is_last = fetch.p.address[STATE_BIT], Signal(16), Signal()
+        can_go = queue.input.ready & (is_state | self.requests.ready)
+        m.d.comb += [
+            *(self.requests.p.address.eq(fetch.p.address), self.requests.p.beats.eq(fetch.p.beats)),
+            *(queue.input.p.is_state.eq(is_state), queue.input.p.beats.eq(fetch.p.beats)),
+            self.requests.valid.eq(fetch.valid & ~is_state & queue.input.ready),
+            *(queue.input.valid.eq(fetch.valid & can_go), fetch.ready.eq(can_go)),
+            is_last.eq(number + 1 == run.p.beats),
+        ]
+        moves = self.payload.valid & self.payload.ready
+        with m.If(run.p.is_state):
+            m.d.comb += [
+                *(self.payload.p.data.eq(self.states.p.data), self.payload.p.last.eq(self.states.p.last)),
+                *(
+                    self.payload.valid.eq(run.valid & self.states.valid),
+                    self.states.ready.eq(run.valid & self.payload.ready),
+                ),
+            ]
+        with m.Else():
+            m.d.comb += [
+                *(self.payload.p.data.eq(self.data.payload), self.payload.p.last.eq(is_last)),
+                *(
+                    self.payload.valid.eq(run.valid & self.data.valid),
+                    self.data.ready.eq(run.valid & self.payload.ready),
+                ),
+            ]
+        m.d.comb += run.ready.eq(moves & self.payload.p.last)
+        with m.If(moves):
+            m.d.sync += number.eq(number + 1)
+            with m.If(self.payload.p.last):
+                m.d.sync += number.eq(0)
+        return m
