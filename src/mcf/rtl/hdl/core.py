@@ -5,6 +5,7 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from mcf.rtl.hdl.beat import BeatStream
+from mcf.rtl.hdl.command import Command
 from mcf.rtl.hdl.control import Control
 from mcf.rtl.hdl.csr import AxiLite
 from mcf.rtl.hdl.datapath import NEIGHBOURS, Datapath, Fetch
@@ -23,6 +24,10 @@ PORTS = {
     "kv_ops": In(stream.Signature(Ask)),
     "kv_results": Out(stream.Signature(Answer)),
     "sets": In(stream.Signature(EVENT_BITS)),
+    "commands": Out(stream.Signature(Command)),
+    "compute_waits": In(stream.Signature(EVENT_BITS)),
+    "computing": In(1),
+    "memory_failed": In(1),
 }
 
 
@@ -32,7 +37,9 @@ class Core(Component):
     `axi`: all that software does (mcf.rtl.registers); `interrupt` is its level. `links_in`, `links_out`: neighbours,
     north, east, south, west. `fetch` asks for payload at an address, which comes by `payload`, closed by `last`.
     `kv` and `control` are packets for the compute half, `kv_ops` and `kv_results` its way to the replica directory,
-    `sets` its events. `links_bad` and `links_resent` are pulses of the link layer, a bit per neighbour.
+    `sets` its events, `commands` what software asks of it, `compute_waits` its waits; it says whether it is
+    `computing`, and by `memory_failed` that memory has answered with an error. `links_bad` and `links_resent` are
+    pulses of the link layer, a bit per neighbour.
     """
 
     def __init__(self) -> None:
@@ -57,6 +64,9 @@ class Core(Component):
             connect(m, getattr(datapath, name), getattr(control, name))
         connect(m, flipped(self.axi), control.axi)
         connect(m, flipped(self.sets), control.sets[0])
+        connect(m, control.commands, flipped(self.commands))
+        connect(m, flipped(self.compute_waits), control.compute_waits)
+        m.d.comb += control.computing.eq(self.computing)
         connect(m, datapath.sets, control.sets[1])
         m.d.comb += [
             *(self.interrupt.eq(control.interrupt), control.retired.eq(datapath.retired)),
@@ -73,4 +83,4 @@ class Core(Component):
             number = Signal(range(NUM_LINKS + 1))
             m.d.sync += number.eq(sum(pulses[1:], pulses[0]))
             m.d.comb += total.eq(number)
-        m.d.comb += is_bad.eq(bad != 0)
+        m.d.comb += [is_bad.eq(bad != 0), control.errors.memory.eq(self.memory_failed)]

@@ -35,7 +35,7 @@ class Node(Component):
         for name, member in PORTS.items():
             inside, outside = getattr(core, name), getattr(self, name)
             if member.is_port:
-                m.d.comb += outside.eq(inside)  # the interrupt
+                m.d.comb += outside.eq(inside) if member.flow == Out else inside.eq(outside)
             elif member.flow == In:
                 connect(m, flipped(outside), inside)
             else:

@@ -1,0 +1,57 @@
+"""A whole node but for its links: network half and compute half, joined. Software reaches all of it by one AXI4-Lite
+port, memory lies behind five ports that read and one that writes.
+"""
+
+from amaranth.hdl import Module
+from amaranth.lib.wiring import Component, In, Out, connect, flipped
+
+from mcf.rtl.commands import NUM_PORTS
+from mcf.rtl.hdl.axi import AxiRead, AxiWrite
+from mcf.rtl.hdl.beat import BeatStream
+from mcf.rtl.hdl.compute import Compute
+from mcf.rtl.hdl.core import NUM_LINKS, PORTS, Core
+from mcf.rtl.hdl.dma_read import DmaPingPong
+from mcf.rtl.hdl.payload import Payload
+
+INNER = ("fetch", "payload", "sets", "commands", "compute_waits", "computing", "memory_failed")
+OUTER = {name: member for name, member in PORTS.items() if name not in INNER}
+
+
+class Whole(Component):
+    """As the core (hdl.core), with the compute half inside. Payload of packets is read by the last of `reads`; where
+    its address has bit 39 it is the next record of a state that the compute half has finished (hdl.payload).
+    """
+
+    def __init__(self) -> None:
+        links = {"links_in": In(BeatStream).array(NUM_LINKS), "links_out": Out(BeatStream).array(NUM_LINKS)}
+        pulses = {"links_bad": In(NUM_LINKS), "links_resent": In(NUM_LINKS)}
+        memory = {"reads": Out(AxiRead).array(NUM_PORTS + 1), "write": Out(AxiWrite)}
+        super().__init__({**OUTER, **links, **pulses, **memory})
+
+    def elaborate(self, platform: object) -> Module:
+        """Join the halves."""
+        m = Module()
+        m.submodules.core, m.submodules.compute = core, compute = Core(), Compute()
+        m.submodules.payload, m.submodules.reader = payload, reader = Payload(), DmaPingPong()
+        for source, sink in (
+            *((core.commands, compute.commands), (compute.waits, core.compute_waits), (compute.sets, core.sets)),
+            *((core.fetch, payload.fetch), (compute.states, payload.states), (payload.payload, core.payload)),
+            *((payload.requests, reader.requests), (reader.data, payload.data)),
+            *((reader.axi, flipped(self.reads[NUM_PORTS])), (compute.write, flipped(self.write))),
+            *((inside, flipped(outside)) for inside, outside in zip(compute.reads, self.reads, strict=False)),
+            *((flipped(outside), inside) for inside, outside in zip(core.links_in, self.links_in, strict=True)),
+            *((inside, flipped(outside)) for inside, outside in zip(core.links_out, self.links_out, strict=True)),
+        ):
+            connect(m, source, sink)
+        for name, member in OUTER.items():
+            inside, outside = getattr(core, name), getattr(self, name)
+            if member.is_port:
+                m.d.comb += outside.eq(inside)
+            elif member.flow == In:
+                connect(m, flipped(outside), inside)
+            else:
+                connect(m, inside, flipped(outside))
+        m.d.comb += [core.links_bad.eq(self.links_bad), core.links_resent.eq(self.links_resent)]
+        m.d.comb += [core.computing.eq(compute.busy), payload.bad.eq(reader.bad)]
+        m.d.sync += core.memory_failed.eq((compute.failed != 0) | reader.failed)
+        return m
