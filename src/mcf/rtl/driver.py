@@ -186,10 +186,10 @@ class CommandRing:
     def post(self, commands: Sequence[int]) -> Program[None]:
         """Write commands one by one; where there is no room, look again and again."""
         for word in commands:
-            while (self.posted - (yield from read_register("command_head"))["head"]) % (
-                2 * NUM_COMMANDS
-            ) >= NUM_COMMANDS:
-                pass
+            taken = NUM_COMMANDS
+            while taken >= NUM_COMMANDS:
+                head = (yield from read_register("command_head"))["head"]
+                taken = (self.posted - head) % (2 * NUM_COMMANDS)
             yield from write_entry("commands", self.posted % NUM_COMMANDS, word)
             self.posted = (self.posted + 1) % (2 * NUM_COMMANDS)
             yield from write_register("command_tail", tail=self.posted)

@@ -1,8 +1,11 @@
 """A node without its links: the control plane, which software reaches over AXI4-Lite, and the datapath it drives."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import Component, In, Member, Out, connect, flipped
 
 from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.hdl.command import Command
@@ -84,3 +87,16 @@ class Core(Component):
             m.d.sync += number.eq(sum(pulses[1:], pulses[0]))
             m.d.comb += total.eq(number)
         m.d.comb += [is_bad.eq(bad != 0), control.errors.memory.eq(self.memory_failed)]
+
+
+def pass_on(m: Module, ports: Mapping[str, Member], inside: Any, outside: Any) -> None:
+    """Lead the ports of these names from a component inside to those of the one around it."""
+    for name, member in ports.items():
+        inner, outer = getattr(inside, name), getattr(outside, name)
+        for a, b in zip(inner, outer, strict=True) if member.dimensions else ((inner, outer),):
+            if member.is_port:
+                m.d.comb += b.eq(a) if member.flow == Out else a.eq(b)
+            elif member.flow == In:
+                connect(m, flipped(b), a)
+            else:
+                connect(m, a, flipped(b))

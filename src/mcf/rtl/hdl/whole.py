@@ -9,12 +9,14 @@ from mcf.rtl.commands import NUM_PORTS
 from mcf.rtl.hdl.axi import AxiRead, AxiWrite
 from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.hdl.compute import Compute
-from mcf.rtl.hdl.core import NUM_LINKS, PORTS, Core
+from mcf.rtl.hdl.core import NUM_LINKS, PORTS, Core, pass_on
 from mcf.rtl.hdl.dma_read import DmaPingPong
 from mcf.rtl.hdl.payload import Payload
 
 INNER = ("fetch", "payload", "sets", "commands", "compute_waits", "computing", "memory_failed")
 OUTER = {name: member for name, member in PORTS.items() if name not in INNER}
+MEMORY = {"reads": Out(AxiRead).array(NUM_PORTS + 1), "write": Out(AxiWrite)}
+WHOLE_PORTS = {**OUTER, **MEMORY}  # beside the links to the neighbours
 
 
 class Whole(Component):
@@ -25,8 +27,7 @@ class Whole(Component):
     def __init__(self) -> None:
         links = {"links_in": In(BeatStream).array(NUM_LINKS), "links_out": Out(BeatStream).array(NUM_LINKS)}
         pulses = {"links_bad": In(NUM_LINKS), "links_resent": In(NUM_LINKS)}
-        memory = {"reads": Out(AxiRead).array(NUM_PORTS + 1), "write": Out(AxiWrite)}
-        super().__init__({**OUTER, **links, **pulses, **memory})
+        super().__init__({**WHOLE_PORTS, **links, **pulses})
 
     def elaborate(self, platform: object) -> Module:
         """Join the halves."""
@@ -43,14 +44,7 @@ class Whole(Component):
             *((inside, flipped(outside)) for inside, outside in zip(core.links_out, self.links_out, strict=True)),
         ):
             connect(m, source, sink)
-        for name, member in OUTER.items():
-            inside, outside = getattr(core, name), getattr(self, name)
-            if member.is_port:
-                m.d.comb += outside.eq(inside)
-            elif member.flow == In:
-                connect(m, flipped(outside), inside)
-            else:
-                connect(m, inside, flipped(outside))
+        pass_on(m, OUTER, core, self)
         m.d.comb += [core.links_bad.eq(self.links_bad), core.links_resent.eq(self.links_resent)]
         m.d.comb += [core.computing.eq(compute.busy), payload.bad.eq(reader.bad)]
         m.d.sync += core.memory_failed.eq((compute.failed != 0) | reader.failed)
