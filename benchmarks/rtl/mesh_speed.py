@@ -1,8 +1,9 @@
 """How fast a mesh of node cores simulates, on one core of this machine: cycles per second under load, in JSON.
 
-Every node sends messages of 64 beats without a pause, a quarter of them to all others, until all have arrived.
+Every node sends messages of 64 beats without a pause, a quarter of them to all others, until all have arrived. With
+`--compute` each node has its compute half and memory as well, which multiply a matrix meanwhile.
 
-    python benchmarks/rtl/mesh_speed.py [--messages N]
+    python benchmarks/rtl/mesh_speed.py [--messages N] [--compute]
 """
 
 import argparse
@@ -11,14 +12,25 @@ import random
 import sys
 import time
 
+import numpy as np
+
 from mcf.bench.environment import environment
 from mcf.rtl.board import Board
+from mcf.rtl.build.cxxrtl import compile_module
+from mcf.rtl.commands import COMMAND_BITS, GROUP_PLACES, NUM_PORTS, ComputeOp, pack_command
 from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.golden.gemv import GROUP
+from mcf.rtl.golden.tiles import BEAT_BYTES, TILE_BEATS
+from mcf.rtl.hdl.compute import Compute
+from mcf.rtl.mesh.ddr import ROW_BYTES, Ddr
 from mcf.rtl.routes import Mesh, Tables, spread
 from mcf.schedule.wire import Op
 
 BEATS = 64
 TARGETS = {4: 150_000, 16: 50_000}  # cycles per second, by nodes
+TARGETS_COMPUTE = {4: 40_000, 16: 10_000}
+ROW_TILES, GROUPS = 12, 12  # of a matrix as large as the projections of a small model: 19,000 cycles
+WEIGHTS, ROWS_AT = 1 << 16, 1 << 27
 
 
 def loaded_board(mesh: Mesh, num_messages: int) -> Board:
@@ -33,7 +45,7 @@ def loaded_board(mesh: Mesh, num_messages: int) -> Board:
             ways[root, node] = tables.add(spread(mesh, root, mesh.topology.route(root, node), [node]))
     for node in nodes:
         board.write_routes(node, tables.words(node).items())
-    board.run_cycles(1 + len(tables.routes))
+    board.settle()
     for node in nodes:
         address = board.store(node, bytes(16 * BEATS))
         goals = [-1 if i % 4 == 0 else rng.choice([n for n in nodes if n != node]) for i in range(num_messages)]
@@ -42,16 +54,37 @@ def loaded_board(mesh: Mesh, num_messages: int) -> Board:
     return board
 
 
-def measure(width: int, height: int, num_messages: int) -> dict[str, float]:
+def add_compute(board: Board, node: int) -> Ddr:
+    """Give a node a compute half that multiplies a matrix of random weights; its memory."""
+    instances = board.instances
+    half = instances.instance(compile_module(Compute(), name="compute"))
+    memory = instances.ddr([*((half, f"reads__{port}") for port in range(NUM_PORTS)), (half, "write")])
+    stride = ROW_TILES * GROUPS * TILE_BEATS + ROW_BYTES // BEAT_BYTES  # ports apart from each other by a bank
+    memory.write(WEIGHTS, random.Random(node).randbytes(NUM_PORTS * stride * BEAT_BYTES))
+    product = dict(address=WEIGHTS, second=ROWS_AT, stride=stride, tiles=ROW_TILES, count=GROUPS, vectors=1)
+    commands = [
+        pack_command(ComputeOp.LOAD, count=GROUPS * GROUP_PLACES),
+        pack_command(ComputeOp.GEMV, **product, columns=GROUP, shift=9, set_event=1),
+    ]
+    for name in ("waits", "sets", "states"):
+        instances.sink((half, name))
+    joined = b"".join(command.to_bytes(COMMAND_BITS // 8, "little") for command in commands)
+    instances.push(instances.source((half, "commands")), np.frombuffer(joined, "<u4").reshape(len(commands), -1))
+    return memory
+
+
+def measure(width: int, height: int, num_messages: int, *, compute: bool) -> dict[str, float]:
     """Cycles, seconds and beats of one run."""
     board = loaded_board(Mesh(width=width, height=height), num_messages)
+    memories = [add_compute(board, node) for node in range(width * height)] if compute else []
     before, start = board.cycle, time.perf_counter()
-    while board.run(cycles=2000):
+    while board.run():
         for node in range(width * height):
             for _ in board.packets(node):
                 pass
     seconds, cycles = time.perf_counter() - start, board.cycle - before
     moved = [use.moved for use in board.link_use().values()]
+    read = sum(memory.counts(port).beats for memory in memories for port in range(NUM_PORTS))
     board.check_drops()
     board.close()
     num_nodes = width * height
@@ -60,8 +93,9 @@ def measure(width: int, height: int, num_messages: int) -> dict[str, float]:
         "cycles": cycles,
         "seconds": round(seconds, 3),
         "cycles_per_s": round(cycles / seconds),
-        "target": TARGETS[num_nodes],
+        "target": (TARGETS_COMPUTE if compute else TARGETS)[num_nodes],
         "beats_per_cycle_and_link": round(sum(moved) / cycles / len(moved), 3),
+        "beats_per_cycle_and_memory_port": round(read / cycles / num_nodes / NUM_PORTS, 3),
     }
 
 
@@ -69,8 +103,10 @@ def main() -> None:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1500, help="of each node")
-    messages = parser.parse_args().messages
-    rows = [measure(2, 2, messages), measure(4, 4, messages // 4)]
+    parser.add_argument("--compute", action="store_true", help="with compute halves and memories")
+    asked = parser.parse_args()
+    messages = asked.messages
+    rows = [measure(2, 2, messages, compute=asked.compute), measure(4, 4, messages // 4, compute=asked.compute)]
     print(json.dumps(environment(["python", *sys.argv]) | {"rows": rows}, indent=1))
 
 

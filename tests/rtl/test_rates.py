@@ -9,11 +9,14 @@ from mcf.model.named import named_shape
 from mcf.rtl.processor import Processor, Work, layer_work
 from mcf.rtl.rates import (
     ALL_WEIGHTS,
+    BEATS_PER_CYCLE,
     LAYOUTS,
     PUBLISHED_TOKENS_S,
     SPLIT_WEIGHTS,
+    TILE_STALL,
     WIDE_BYTES,
     Case,
+    Measured,
     attention_cycles,
     matrices,
     product_beats,
@@ -35,11 +38,17 @@ def test_a_matrix_takes_a_wide_beat_per_128_weights_and_4_of_scales_per_tile() -
     assert product_beats(130, 128, 4) == 132  # the node with the most
 
 
-def test_attention_takes_256_cycles_a_tile_and_query_head() -> None:
+def test_attention_takes_256_cycles_a_tile_and_query_head_and_waits_for_its_weights() -> None:
     tiles = attention_cycles(SHAPE, 4096) - attention_cycles(SHAPE, 2048)
-    assert tiles == 16 * 2 * 6 * 256
-    one_head_each = replace(SHAPE, num_q_heads=2)  # now the tile's beats take as long as the array
-    assert attention_cycles(one_head_each, 256) - attention_cycles(one_head_each, 128) == 2 * (132 + 132)
+    assert tiles == 16 * 2 * 6 * (256 + TILE_STALL)
+
+
+def test_what_was_measured_stands_for_the_arithmetic() -> None:
+    measured = Measured(beats_per_cycle=0.5, attention_cycles=1e6, merge_cycles=1000)
+    found, plain = rate(CASE, measured), rate(CASE)
+    assert found.attention_s == pytest.approx(28 * 1e6 / 200e6)
+    assert found.network_s == pytest.approx(28 * 1000 / 200e6)
+    assert found.products_s == pytest.approx(plain.products_s * BEATS_PER_CYCLE / 0.5)
 
 
 def test_the_papers_model_on_four_nodes() -> None:

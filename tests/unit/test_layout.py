@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "mcf"
 SEAM = "dist/transport.py"
 FILES = sorted(SRC.rglob("*.py"))
-NUMPY_ALONE = ["errors", "units", "model", "cluster", "schedule", "trace", "mars", "policies", "sim", "ref", "study"]
+NUMPY_ALONE = [
+    *("errors", "units", "cache", "model", "cluster", "schedule"),
+    *("trace", "mars", "policies", "sim", "ref", "study"),
+]
 HEAVY = {"torch", "transformers", "amaranth", "fastapi", "rich", "typer"}
 PICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "multiprocessing"}
 

@@ -6,8 +6,9 @@ import typer
 
 from mcf.cli.options import Debug
 from mcf.cli.rtl import build_command, report_command, tests_command
+from mcf.cli.rtl_decode import DEFAULT_CONTEXT, DEFAULT_NODES, decode_command
 from mcf.cli.rtl_sim import DEFAULT_LINKS, DEFAULT_MESH, simulate_command
-from mcf.cli.settings import read_float, read_int
+from mcf.cli.settings import check_alone, read_float, read_int, read_tokens
 
 app = typer.Typer(help="The compute-NIC in hardware: test it, write its Verilog, count what it takes (docs/rtl.md).")
 
@@ -54,6 +55,28 @@ def simulate(
     demo: Annotated[
         bool, typer.Option("--demo", help="Instead of FILE: multicast, replicas that drain while read, merged states.")
     ] = False,
+    decode: Annotated[
+        str | None,
+        typer.Option(
+            "--decode",
+            metavar="MODEL",
+            show_default=False,
+            help="Instead of FILE: one decode step's attention of a model by name, on compute halves and cores.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", metavar="N", show_default=DEFAULT_NODES, help="With --decode: nodes.")
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option("--context", metavar="TOKENS", show_default=DEFAULT_CONTEXT, help="With --decode: its context."),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers", metavar="L", show_default="as many as take a minute", help="With --decode: layers to simulate."
+        ),
+    ] = None,
     decode_tokens: Annotated[
         str | None,
         typer.Option("--decode-tokens", metavar="N", show_default="4, or as the schedule has room", help="To decode."),
@@ -74,7 +97,18 @@ def simulate(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Run a schedule on a mesh of simulated nodes: cycles by phase, use of links, back-pressure."""
+    """Run a schedule, or a decode step, on a mesh of simulated nodes: cycles by phase, use of links and memory."""
+    if decode is not None:
+        check_alone("--decode", file=file, demo=demo or None, waveform=waveform, decode_tokens=decode_tokens)
+        decode_command(
+            decode,
+            num_nodes=read_int(nodes or DEFAULT_NODES, "--nodes"),
+            context=read_tokens(context or DEFAULT_CONTEXT, "--context"),
+            num_layers=None if layers is None else read_int(layers, "--layers"),
+            is_json=json,
+        )
+        return
+    check_alone("a schedule", nodes=nodes, context=context, layers=layers)
     simulate_command(
         file,
         mesh=mesh,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mcf
 from mcf.cli.files import write_text
+from mcf.cli.rtl_decode import print_rates
 from mcf.cli.sim import make_folder
 from mcf.cli.tables import print_columns
 from mcf.errors import UserError
@@ -16,7 +17,7 @@ from mcf.rtl.build.tools import PACKAGES, need, why_not
 from mcf.rtl.build.verilog import rtlil, verilog
 from mcf.rtl.documents import pages
 from mcf.rtl.modules import MODULES, build_module
-from mcf.rtl.rates import LAYOUTS, PUBLISHED_TOKENS_S, assumptions, paper_rates
+from mcf.rtl.rates import paper_rates
 from mcf.rtl.report import CAVEATS, PAPER, Row, report, report_numbers
 
 
@@ -67,33 +68,12 @@ def report_command(*, is_placing: bool, is_json: bool) -> None:
     paper = [f"{PAPER[field]:,g}" for field in FIELDS if field in PAPER]
     limits = [["budget of the node", *budget, ""], ["paper, Table 2: a whole node", *paper, "", ""]]
     print_columns(sys.stdout, names, [*(_cells(row) for row in rows), *limits])
-    _print_rates()
+    print()
+    print_rates(paper_rates())
     for line in CAVEATS:
         print(line)
     if any(row.ecp5_mhz is None for row in rows):
         print("-: not placed since the module changed; `mcf rtl report --place` does it (minutes for each).")
-
-
-def _print_rates() -> None:
-    """Decode on four nodes, by arithmetic, beside what memory allows and what was published."""
-    rates = paper_rates()
-    print()
-    names = ("Qwen2.5-1.5B, 16K tokens, 4 nodes: ms per token", "products", "attention", "network", "processor")
-    parts = [(r.products_s, r.attention_s, r.network_s, r.processor_s) for r in rates]
-    layouts = [LAYOUTS[r.case.layout] for r in rates]
-    print_columns(
-        sys.stdout,
-        names,
-        [[name, *(f"{s * 1e3:.2f}" for s in row)] for name, row in zip(layouts, parts, strict=True)],
-    )
-    print()
-    names = ("tokens per second, by arithmetic", "sum", "ports' bound", "memory's bound", "published")
-    speeds = [(r.tokens_s, r.port_bound_tokens_s, r.bound_tokens_s, PUBLISHED_TOKENS_S) for r in rates]
-    print_columns(
-        sys.stdout, names, [[name, *(f"{s:.1f}" for s in row)] for name, row in zip(layouts, speeds, strict=True)]
-    )
-    print()
-    print(assumptions(rates[0].case))
 
 
 def _cells(row: Row) -> list[str]:

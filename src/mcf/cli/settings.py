@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from mcf.dist.torchrun import here, settle_workers
 from mcf.engine.planner import AUTO
-from mcf.errors import UnitError, UnknownNameError
+from mcf.errors import UnitError, UnknownNameError, UserError
 from mcf.model import DTYPE_BYTES
 from mcf.units import parse_bytes, parse_seconds, parse_tokens
 
@@ -55,6 +55,14 @@ def read_int(text: str, option: str) -> int:
         return int(text)
     except ValueError:
         raise UnitError(f"got {text[:40]!r} for {option}: expected a whole number, for example 2") from None
+
+
+def check_alone(what: str, **others: object) -> None:
+    """Refuse options that were given (are not None) and mean nothing beside `what`. Raises UserError for the first."""
+    for name, value in others.items():
+        if value is not None:
+            option = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
+            raise UserError(f"got {option} beside {what}: it means nothing there; leave one of them out")
 
 
 def read_workers(text: str | None) -> int:

@@ -46,7 +46,8 @@ class World:
         self.clock = 0
         self.trace = TraceBuilder()
         self.purposes = purposes(program.sched).tolist()
-        self.widths = (0, self.meta.kv_bytes, self.meta.act_bytes, 4)
+        scale_bytes = self.meta.kv_scale_bytes / self.meta.head_dim
+        self.widths = (0, self.meta.kv_bytes + scale_bytes, self.meta.act_bytes, 4)
         self.out = np.full_like(tensors.q, np.nan)
         num_tokens = tensors.q.shape[1] - self.meta.prompt_tokens
         self.decoded = np.full((self.meta.num_nodes, self.meta.num_layers, num_tokens, *tensors.q.shape[2:]), np.nan)
@@ -94,7 +95,7 @@ class World:
     def moved(self, flight: Flight, links: tuple[tuple[int, int], ...], num_elements: int) -> None:
         """Record a payload's crossing of each link."""
         row = self.program.rows[flight.inst.row]
-        size = int(num_elements * self.widths[row.payload])
+        size = round(num_elements * self.widths[row.payload])
         for a, b in links:
             self._event(flight.inst.row, row._replace(node=a), flight.tick, b, self.purposes[flight.inst.row], size)
 

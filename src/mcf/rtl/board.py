@@ -168,13 +168,18 @@ class Board:
 
         Raises RunError naming a link when for PATIENCE cycles no link has moved a beat.
         """
-        stop = Stop.ANSWERED
-        while stop is Stop.ANSWERED:
-            self._go_on()
-            stop = self.instances.run(PATIENCE, wake=True)
+        stop = self.wait(PATIENCE)
         if stop is Stop.LIMIT:
             self.links.check_progress()
         return stop is not Stop.QUIET
+
+    def wait(self, cycles: int) -> Stop:
+        """Go on until a sink takes something, whether links move or not; processors do their work meanwhile."""
+        stop = Stop.ANSWERED
+        while stop is Stop.ANSWERED:
+            self._go_on()
+            stop = self.instances.run(cycles, wake=True)
+        return stop
 
     def _go_on(self) -> None:
         for node in self.nodes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mcf.attn import PartialState, attend, empty
 from mcf.rtl.lower import Message
-from mcf.rtl.number import Array, from_wire, to_wire
+from mcf.rtl.number import Array, as_kept, from_wire, kv_from_wire, kv_to_wire, to_wire
 from mcf.schedule.memory import reserve_bytes, taken_bytes
 from mcf.schedule.packets import BLOCK_TOKENS
 from mcf.schedule.program import GIVE, MemoryEvent, Program
@@ -53,6 +53,10 @@ class Compute:
         """Say whether the queries of a row are here, whole."""
         values = self.queries.get((row.chunk, row.q, tick))
         return values is not None and not bool(np.isnan(values[:, self.q_heads(row)]).any())
+
+    def keep(self, layer: int, positions: Array, keys: Array, values: Array) -> None:
+        """Take in what this node makes for itself: keys and values [T, Hkv, d] in the schedule's type."""
+        self.kv[layer][:, positions] = as_kept(keys, self.meta), as_kept(values, self.meta)
 
     def forget(self, cells: Iterable[Cell], layers: Iterable[int]) -> None:
         """Give up copies."""
@@ -99,7 +103,7 @@ class Compute:
         at = np.arange(message.num_tokens) + message.block * BLOCK_TOKENS
         heads = slice(message.head * meta.group_heads, (message.head + 1) * meta.group_heads)
         if row.payload == KV:
-            return to_wire(self.kv[layer, message.half, at, message.head], meta.kv_bytes)
+            return kv_to_wire(self.kv[layer, message.half, at, message.head], meta)
         rows = self._rows(row, at, tick)
         if row.payload == QUERY:
             return to_wire(self.queries[row.chunk, row.q, tick][rows, heads], meta.act_bytes)
@@ -113,8 +117,7 @@ class Compute:
         at = np.arange(message.num_tokens) + message.block * BLOCK_TOKENS
         heads = slice(message.head * meta.group_heads, (message.head + 1) * meta.group_heads)
         if row.payload == KV:
-            block = from_wire(data, meta.kv_bytes).reshape(len(at), meta.head_dim)
-            self.kv[self.program.layer(tick), message.half, at, message.head] = block
+            self.kv[self.program.layer(tick), message.half, at, message.head] = kv_from_wire(data, meta)
             return
         rows, num_rows = self._rows(row, at, tick), len(self.program.positions(row.chunk, row.q, tick))
         if row.payload == QUERY:

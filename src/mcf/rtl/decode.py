@@ -26,6 +26,7 @@ from mcf.schedule.wire import FIELDS, Collective, Flags, Op, ReduceOp, Stage, pa
 
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # of a KR260
+ROW_BYTES = 8192  # of a bank of memory
 SYSTEM_BYTES = GIB // 2  # kept for the processor's own programs
 
 
@@ -107,6 +108,12 @@ def _too_large(case: DecodeCase) -> Iterator[str]:
 # --- memory ---
 
 
+def apart(beats: int) -> int:
+    """The next number of beats that is one row beyond a multiple of all 16 banks' rows of 8 KB."""
+    row, banks = ROW_BYTES // BEAT_BYTES, 16
+    return -(-(beats - row) // (row * banks)) * row * banks + row
+
+
 def _key_beats(shape: ModelShape) -> int:
     return SCALE_BEATS + shape.head_dim
 
@@ -131,8 +138,8 @@ class Layout:
 
     @property
     def stride(self) -> int:
-        """Beats of one port."""
-        return len(self.case.layers) * self.case.shape.num_kv_heads * self._head_run
+        """Beats of one port, and some more, so that ports read from different banks at a time."""
+        return apart(len(self.case.layers) * self.case.shape.num_kv_heads * self._head_run)
 
     def keys(self, layer: int, head: int) -> int:
         """Port 0's run of a KV head's key tiles; its value tiles follow."""

@@ -117,7 +117,7 @@ def tile_runs(numbers: Ints, scales: Ints) -> list[bytes]:
     tiles, columns = -(-len(numbers) // ROWS), numbers.shape[1]
     padded = np.zeros((tiles * ROWS, columns), np.int64)
     padded[: len(numbers)] = numbers
-    return _runs(padded.reshape(tiles, ROWS, columns).transpose(0, 2, 1), scales)
+    return runs_of(padded.reshape(tiles, ROWS, columns).transpose(0, 2, 1), scales)
 
 
 def value_runs(values: Ints, scales: Ints) -> list[bytes]:
@@ -125,11 +125,11 @@ def value_runs(values: Ints, scales: Ints) -> list[bytes]:
     tiles = -(-len(values) // ROWS)
     padded = np.zeros((tiles * ROWS, ROWS), np.int64)
     padded[: len(values), : values.shape[1]] = values
-    return _runs(padded.reshape(tiles, ROWS, ROWS), scales)
+    return runs_of(padded.reshape(tiles, ROWS, ROWS), scales)
 
 
-def _runs(beats: Ints, scales: Ints) -> list[bytes]:
-    """`beats` [tiles, beats, 128] in -8..7 behind their scales."""
+def runs_of(beats: Ints, scales: Ints) -> list[bytes]:
+    """The four ports' runs: `beats` [tiles, beats, 128] in -8..7, each tile behind its 128 of `scales`."""
     tiles, num_beats, _ = beats.shape
     nibbles = (beats & 15).astype(np.uint8)
     packed = nibbles[..., 0::2] | nibbles[..., 1::2] << 4

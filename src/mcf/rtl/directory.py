@@ -10,13 +10,10 @@ from typing import NamedTuple
 from mcf.errors import RunError
 from mcf.rtl.board import Board
 from mcf.rtl.kv_ops import KvCode, KvOp
-from mcf.schedule.packets import BLOCK_TOKENS
+from mcf.rtl.room import Cell, blocks_of_cell, kv_id
 from mcf.schedule.schedule import Schedule
-from mcf.schedule.wire import FIELDS
 
-Cell = tuple[int, int, int]
 Change = tuple[int, int, int, int, int]
-_LOW = FIELDS["slot"].low
 _ACCEPTED = (KvCode.OK, KvCode.HELD, KvCode.FREED)
 
 
@@ -43,12 +40,12 @@ class Directory:
     def ask(self, op: KvOp, cells: list[Cell], *, position: int, layer: int = 0, row: int = -1) -> None:
         """Put one operation on blocks to the hardware. `row`: of a free, to be told of when all are gone."""
         for cell in cells:
-            blocks = self._blocks(cell)
+            blocks = blocks_of_cell(self.sched, cell)
             if row >= 0:
                 self.left[row] = self.left.get(row, 0) + len(blocks)
             for block in blocks:
                 owner = int(self.sched.owner[cell]) == self.node and op in (KvOp.PRODUCE, KvOp.RECV)
-                self.board.ask_directory(self.node, op, self._kv_id(cell, layer, block), owner=owner)
+                self.board.ask_directory(self.node, op, kv_id(self.sched, cell[2], layer, block), owner=owner)
                 self.asked.append(_Asked(op, cell, layer, position, block, block == blocks[-1], row))
 
     def collect(self) -> int:
@@ -79,11 +76,3 @@ class Directory:
         self.left[row] -= 1
         if not self.left[row]:
             self.done(row)
-
-    def _blocks(self, cell: Cell) -> list[int]:
-        spans = self.sched.spans(cell[0], cell[1])
-        return [lo // BLOCK_TOKENS for start, hi in spans for lo in range(start, hi, BLOCK_TOKENS)]
-
-    def _kv_id(self, cell: Cell, layer: int, block: int) -> int:
-        values = {"layer": layer, "head": self.sched.meta.head_cuts[cell[2]], "block": block}
-        return sum(value << FIELDS[name].low - _LOW for name, value in values.items())

@@ -17,8 +17,10 @@ from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.embed import Embedding, embed, own_route
 from mcf.rtl.golden.state import LANES, MAX_CHILDREN
 from mcf.rtl.registers import NUM_SLOTS
+from mcf.rtl.room import check_room
 from mcf.rtl.routes import Mesh
 from mcf.schedule.deadlock import lone_copies
+from mcf.schedule.meta import INT4_BYTES, ScheduleMeta
 from mcf.schedule.packets import (
     BEAT_BYTES,
     BLOCK_TOKENS,
@@ -105,12 +107,15 @@ def lower(sched: Schedule, mesh: Mesh) -> Lowered:
     """Lower a schedule that `verify` has passed to a mesh.
 
     Raises ScheduleError naming the limit and by how much it is exceeded: nodes that the header cannot name, pieces that
-    are not aligned to 64 tokens, routes, reduction slots, children of a merge, the head size, bytes per element.
+    are not aligned to 64 tokens, routes, entries of the replica directory, reduction slots, children of a merge, the
+    head size, bytes per element.
     """
     _check_sizes(sched)
+    check_room(sched)
     embedding = embed(sched, mesh)
     merges = _unit_merges(sched)
     own = tuple(own_route(embedding, node) for node in range(mesh.num_nodes)) if merges else ()
+    embedding.tables.check()
     sends = (sched.steps["kind"] == SEND).nonzero()[0].tolist()
     messages = {row: tuple(_messages(sched, row)) for row in sends if not _is_merged(sched, merges, row)}
     return Lowered(
@@ -133,20 +138,32 @@ def _check_sizes(sched: Schedule) -> None:
     for name, limit in (("num_layers", FIELDS["layer"].limit), ("num_kv_heads", FIELDS["head"].limit)):
         if getattr(meta, name) > limit:
             raise ScheduleError(f"got {name} = {getattr(meta, name)}: the packet header has room for {limit}")
-    for name in ("kv_bytes", "act_bytes"):
-        if getattr(meta, name) not in WIRE_BYTES:
-            raise ScheduleError(
-                f"got {name} = {getattr(meta, name)}: expected {' or '.join(map(str, WIRE_BYTES))} bytes per element, "
-                "bfloat16 or float32; plan with another dtype"
-            )
-    if meta.kv_scale_bytes:
-        raise ScheduleError(f"got KV with scales, {meta.kv_scale_bytes} bytes each: expected bfloat16 or float32 alone")
+    _check_types(meta)
     for piece in sched.pieces:
         if piece["lo"] % BLOCK_TOKENS:
             raise ScheduleError(
                 f"got piece {piece['lo']}:{piece['hi']}, {piece['lo'] % BLOCK_TOKENS} tokens behind a block's start: "
                 f"expected pieces aligned to {BLOCK_TOKENS} tokens; choose a chunk size for that"
             )
+
+
+def _check_types(meta: ScheduleMeta) -> None:
+    is_int4 = meta.kv_bytes == INT4_BYTES
+    if not is_int4 and meta.kv_bytes not in WIRE_BYTES:
+        raise ScheduleError(
+            f"got kv_bytes = {meta.kv_bytes}: expected 0.5 (INT4), 2 (bfloat16) or 4 (float32) bytes per element; "
+            "plan with another dtype"
+        )
+    if meta.act_bytes not in WIRE_BYTES:
+        raise ScheduleError(
+            f"got act_bytes = {meta.act_bytes}: expected 2 (bfloat16) or 4 (float32) bytes per element; "
+            "plan with another dtype"
+        )
+    if is_int4 != (meta.kv_scale_bytes in WIRE_BYTES):
+        raise ScheduleError(
+            f"got KV of {meta.kv_bytes} bytes per element with scales of {meta.kv_scale_bytes} bytes: "
+            "expected scales of 2 or 4 bytes with INT4, and none with bfloat16 or float32"
+        )
 
 
 # --- messages ---

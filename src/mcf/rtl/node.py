@@ -159,9 +159,9 @@ class Node:
         self.compute.queries[row.chunk, query, inst.it] = q[layer, positions].copy()
         if row.stage == DECODE:
             if meta.generated_home(inst.it // meta.num_layers) == self.number:
-                self.compute.kv[layer][:, positions] = k[layer, positions], v[layer, positions]
+                self.compute.keep(layer, positions, k[layer, positions], v[layer, positions])
             return
-        self.compute.kv[layer][:, positions] = k[layer, positions], v[layer, positions]
+        self.compute.keep(layer, positions, k[layer, positions], v[layer, positions])
         cells = self.program.cells[inst.row]
         self.compute.held |= {(cell, layer) for cell in cells}
         if layer == 0:

@@ -21,6 +21,8 @@ MEMORY_BYTES_S = 19.2e9
 PUBLISHED_TOKENS_S = 17.3  # the paper's Table 2: Qwen2.5-1.5B on four KR260
 WIDE_BYTES = NUM_PORTS * BEAT_BYTES
 GROUP = 128
+BEATS_PER_CYCLE = 0.969  # of a product from the modelled memory: `mcf rtl sim --decode` measures it
+TILE_STALL = 156  # cycles in which the array waits for a tile's weights: its values' scales come with the values
 TILE_LATENCY = 600  # cycles from a tile's first key to its accumulators, which only a head's last tile shows
 RECORD_CYCLES = 150  # for which accumulators give out one state
 HOP_CYCLES, STATE_BEATS, MERGE_CYCLES = 9, 18, 10
@@ -54,6 +56,15 @@ class Case:
     def share(self) -> int:
         """By how much the rows of a matrix are split."""
         return self.num_nodes if self.layout == SPLIT_WEIGHTS else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Of a run (`mcf.rtl.decode_run`): wide beats per cycle of a product; cycles of one layer's attention and merge."""
+
+    beats_per_cycle: float
+    attention_cycles: float
+    merge_cycles: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +150,7 @@ def product_beats(rows: int, columns: int, share: int = 1, *, group: int = GROUP
 def attention_cycles(shape: ModelShape, tokens: int) -> int:
     """Cycles of one layer's attention to a shard: each query head takes a tile's keys and values for itself."""
     tiles, group = -(-tokens // ROWS), shape.num_group_heads
-    per_tile = max(group * (shape.head_dim + ROWS), _tile_beats(shape))
+    per_tile = max(group * (shape.head_dim + ROWS + TILE_STALL), _tile_beats(shape))
     return shape.num_kv_heads * (tiles * per_tile + TILE_LATENCY + group * RECORD_CYCLES)
 
 
@@ -147,34 +158,47 @@ def _tile_beats(shape: ModelShape) -> int:
     return shape.head_dim + SCALE_BEATS + TILE_BEATS
 
 
-def rate(case: Case) -> Rate:
-    """Add up one token."""
+def rate(case: Case, measured: Measured | None = None) -> Rate:
+    """Add up one token; what a run has measured stands for the arithmetic."""
     shape, share = case.shape, case.share
     beats = sum(product_beats(*matrix, share) for matrix in matrices(shape)) * shape.num_layers
     beats += product_beats(shape.vocab_size, shape.hidden_size, share)
     tokens = -(-case.context // case.num_nodes)
     kv_beats = shape.num_layers * shape.num_kv_heads * -(-tokens // ROWS) * _tile_beats(shape)
+    found = measured or Measured(
+        beats_per_cycle=BEATS_PER_CYCLE,
+        attention_cycles=attention_cycles(shape, tokens),
+        merge_cycles=_merge_cycles(case),
+    )
     work = [*token_work(shape)] + [*layer_work(shape, num_commands=COMMANDS_PER_LAYER)] * shape.num_layers
     return Rate(
         case=case,
-        products_s=beats / case.clock_hz,
-        attention_s=shape.num_layers * attention_cycles(shape, tokens) / case.clock_hz,
-        network_s=shape.num_layers * _network_cycles(case) / case.clock_hz,
+        products_s=beats / found.beats_per_cycle / case.clock_hz,
+        attention_s=shape.num_layers * found.attention_cycles / case.clock_hz,
+        network_s=shape.num_layers * (found.merge_cycles + _exchange_cycles(case)) / case.clock_hz,
         processor_s=sum(map(case.processor.seconds, work)),
         weight_bytes=beats * WIDE_BYTES,
         kv_bytes=kv_beats * WIDE_BYTES,
     )
 
 
-def _network_cycles(case: Case) -> float:
-    """One layer: the last head's state up a tree and back to all; where weights are split, vectors go around too."""
+def _merge_cycles(case: Case) -> float:
+    """The last head's state up a tree and back to all."""
     if case.num_nodes == 1:
         return 0
-    depth = max(1, math.isqrt(case.num_nodes) * 2 - 2)  # of a square mesh, corner to corner
-    merge = depth * (HOP_CYCLES + STATE_BEATS + MERGE_CYCLES) + depth * HOP_CYCLES + STATE_BEATS
+    depth = _depth(case)
+    return depth * (HOP_CYCLES + STATE_BEATS + MERGE_CYCLES) + depth * HOP_CYCLES + STATE_BEATS
+
+
+def _exchange_cycles(case: Case) -> float:
+    """Where weights are split: the rows of 32 bits of a layer's matrices, all but one's own come in through a link."""
     if case.share == 1:
-        return merge
-    beats = [
-        -(-rows * 4 // BEAT_BYTES) for rows, _ in matrices(case.shape)
-    ]  # rows of 32 bits, all but one's own come in
-    return merge + sum(n * (case.num_nodes - 1) / case.num_nodes * 65 / 64 + depth * HOP_CYCLES for n in beats)
+        return 0
+    beats = [-(-rows * 4 // BEAT_BYTES) for rows, _ in matrices(case.shape)]
+    share = (case.num_nodes - 1) / case.num_nodes * 65 / 64  # a header for 64 beats
+    return sum(n * share + _depth(case) * HOP_CYCLES for n in beats)
+
+
+def _depth(case: Case) -> int:
+    """Hops of a square mesh, corner to corner."""
+    return max(1, math.isqrt(case.num_nodes) * 2 - 2)

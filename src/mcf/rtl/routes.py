@@ -107,25 +107,28 @@ class Tables:
 
     mesh: Mesh
     routes: list[Entries] = field(default_factory=list)
+    numbers: dict[frozenset[tuple[int, int]], int] = field(default_factory=dict)
 
     def add(self, entries: Entries) -> int:
         """Take a route in and give its number; a route that is there already keeps its number."""
-        if entries in self.routes:
-            return self.routes.index(entries) + 1
-        if len(self.routes) + 1 >= NUM_ROUTES:
-            raise ScheduleError(
-                f"got more than {NUM_ROUTES - 1} routes: expected as many as a router's table holds; "
-                "use fewer nodes or a policy with fewer different trees"
-            )
-        self.routes.append(entries)
-        return len(self.routes)
+        key = frozenset((node, entry.pack()) for node, entry in entries.items())
+        if key not in self.numbers:
+            self.routes.append(entries)
+            self.numbers[key] = len(self.routes)
+        return self.numbers[key]
 
     def words(self, node: int) -> dict[int, int]:
         """Route -> the 16 bits to write at a node."""
         return {number: entries[node].pack() for number, entries in enumerate(self.routes, start=1) if node in entries}
 
     def check(self) -> None:
-        """Refuse sets of routes whose packets could wait for each other in a circle."""
+        """Refuse more routes than a router holds, and those whose packets could wait for each other in a circle."""
+        most = NUM_ROUTES - 1
+        if len(self.routes) > most:
+            raise ScheduleError(
+                f"got {len(self.routes)} routes: a router's table holds {most}, {len(self.routes) - most} fewer; "
+                "use fewer nodes or a policy with fewer different trees"
+            )
         check_acyclic(self.mesh, self.routes)
 
 

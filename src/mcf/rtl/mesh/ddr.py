@@ -16,6 +16,7 @@ from mcf.errors import UserError
 from mcf.rtl.build.ports import Ports
 
 BUS_UNITS = 256  # per byte
+ROW_BYTES = 8192  # of a bank, as in ddr.h
 # Of an AXI port: what the model looks at and drives, in the order of ddr.h.
 _READ = ("araddr", "arlen", "arvalid", "rready"), ("arready", "rdata", "rresp", "rlast", "rvalid")
 _WRITE = ("awaddr", "awlen", "awvalid", "wdata", "wvalid", "bready"), ("awready", "wready", "bresp", "bvalid")
