@@ -10,6 +10,7 @@ pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
 from compute_half import Image, attend, gemv, load
 from mcf.rtl.build.cxxrtl import compile_module, missing_compiler
+from mcf.rtl.cpu import Cpu
 from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.driver import CommandRing, Program, Rings, read_errors, start, write_register, write_tables
 from mcf.rtl.golden.compute import ComputeModel
@@ -19,7 +20,6 @@ from mcf.rtl.hdl.payload import STATE_BIT
 from mcf.rtl.hdl.whole import Whole
 from mcf.rtl.mesh.ddr import Ddr, DdrTiming
 from mcf.rtl.mesh.library import Mesh as Instances
-from mcf.rtl.processor import Processor
 from mcf.rtl.routes import Mesh, Tables, spread
 from mcf.schedule.wire import Op, ReduceOp, pack
 
@@ -37,7 +37,7 @@ PAIR = Mesh(width=2, height=1)
 class Node:
     """One node, its processor, its memory, its packets, and software's sides of its rings."""
 
-    processor: Processor
+    processor: Cpu
     memory: Ddr
     packets: int
     commands: CommandRing = field(default_factory=CommandRing)
@@ -66,7 +66,7 @@ class Pair:
         ports = [(core, f"reads__{port}") for port in range(5)] + [(core, "write")]
         memory = self.instances.ddr(ports, DdrTiming(latency=20, size_bytes=1 << 20))
         packets = self.instances.sink((core, "kv"), last_bit=128)
-        return Node(processor=Processor(self.instances, core), memory=memory, packets=packets)
+        return Node(processor=Cpu(self.instances, core), memory=memory, packets=packets)
 
     def run(self, *programs: tuple[int, Program[None]]) -> None:
         """Run programs to their end, and the nodes until nothing moves."""

@@ -36,8 +36,7 @@ MODULES: Mapping[str, str] = {
     "state_pack": "mcf.rtl.hdl.state_pack:StatePack",
     "dma_read": "mcf.rtl.hdl.dma_read:DmaPingPong",
     "dma_write": "mcf.rtl.hdl.dma_write:DmaWrite",
-    "network": "mcf.rtl.hdl.node:Node",
-    NODE: "mcf.rtl.hdl.node:WholeNode",
+    NODE: "mcf.rtl.hdl.node:Node",
 }
 
 

@@ -11,11 +11,13 @@ from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.hdl.compute import Compute
 from mcf.rtl.hdl.core import NUM_LINKS, PORTS, Core, pass_on
 from mcf.rtl.hdl.dma_read import DmaPingPong
+from mcf.rtl.hdl.fifo import BeatFifo
 from mcf.rtl.hdl.payload import Payload
 
 INNER = ("fetch", "payload", "sets", "commands", "compute_waits", "computing", "memory_failed")
 OUTER = {name: member for name, member in PORTS.items() if name not in INNER}
 MEMORY = {"reads": Out(AxiRead).array(NUM_PORTS + 1), "write": Out(AxiWrite)}
+RECORD_BEATS = 512  # of states that no packet has taken: more than those of all heads that attend at a time
 WHOLE_PORTS = {**OUTER, **MEMORY}  # beside the links to the neighbours
 
 
@@ -34,9 +36,14 @@ class Whole(Component):
         m = Module()
         m.submodules.core, m.submodules.compute = core, compute = Core(), Compute()
         m.submodules.payload, m.submodules.reader = payload, reader = Payload(), DmaPingPong()
+        m.submodules.records = records = BeatFifo(RECORD_BEATS)
+        m.d.comb += [
+            *(compute.states.ready.eq(records.level != RECORD_BEATS), records.w_beat.eq(compute.states.payload)),
+            records.w_en.eq(compute.states.valid & compute.states.ready),
+        ]
         for source, sink in (
             *((core.commands, compute.commands), (compute.waits, core.compute_waits), (compute.sets, core.sets)),
-            *((core.fetch, payload.fetch), (compute.states, payload.states), (payload.payload, core.payload)),
+            *((core.fetch, payload.fetch), (records.output, payload.states), (payload.payload, core.payload)),
             *((payload.requests, reader.requests), (reader.data, payload.data)),
             *((reader.axi, flipped(self.reads[NUM_PORTS])), (compute.write, flipped(self.write))),
             *((inside, flipped(outside)) for inside, outside in zip(compute.reads, self.reads, strict=False)),
