@@ -1,9 +1,11 @@
 """How fast a mesh of node cores simulates, on one core of this machine: cycles per second under load, in JSON.
 
-Every node sends messages of 64 beats without a pause, a quarter of them to all others, until all have arrived. With
-`--compute` each node has its compute half and memory as well, which multiply a matrix meanwhile.
+Every node sends messages of 64 beats without a pause, a quarter of them to all others, until all have arrived.
+`links`: plain, or with a link layer at both ends of each. With `--compute` each node has its compute half and memory as
+well, which multiply a matrix meanwhile. The bound is one evaluation of all compiled logic per node and cycle: the
+target leaves `budget_ns` for it, `node_cycle_ns` is what it took, links and Python included.
 
-    python benchmarks/rtl/mesh_speed.py [--messages N] [--compute]
+    python benchmarks/rtl/mesh_speed.py [--messages N] [--compute] [--save FILE]
 """
 
 import argparse
@@ -11,6 +13,7 @@ import json
 import random
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from mcf.rtl.board import Board
 from mcf.rtl.build.cxxrtl import compile_module
 from mcf.rtl.commands import COMMAND_BITS, GROUP_PLACES, NUM_PORTS, ComputeOp, pack_command
 from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.faults import LinkKind
 from mcf.rtl.golden.gemv import GROUP
 from mcf.rtl.golden.tiles import BEAT_BYTES, TILE_BEATS
 from mcf.rtl.hdl.compute import Compute
@@ -27,15 +31,16 @@ from mcf.rtl.routes import Mesh, Tables, spread
 from mcf.schedule.wire import Op
 
 BEATS = 64
+CYCLES = 200  # between two looks of the processors at their rings
 TARGETS = {4: 150_000, 16: 50_000}  # cycles per second, by nodes
 TARGETS_COMPUTE = {4: 40_000, 16: 10_000}
 ROW_TILES, GROUPS = 12, 12  # of a matrix as large as the projections of a small model: 19,000 cycles
 WEIGHTS, ROWS_AT = 1 << 16, 1 << 27
 
 
-def loaded_board(mesh: Mesh, num_messages: int) -> Board:
+def loaded_board(mesh: Mesh, links: LinkKind, num_messages: int) -> Board:
     """A board with routes written and descriptors waiting."""
-    board, tables, rng = Board(mesh), Tables(mesh=mesh), random.Random(0)
+    board, tables, rng = Board(mesh, links=links), Tables(mesh=mesh), random.Random(0)
     nodes = range(mesh.num_nodes)
     ways: dict[tuple[int, int], int] = {}
     for root in nodes:
@@ -73,12 +78,12 @@ def add_compute(board: Board, node: int) -> Ddr:
     return memory
 
 
-def measure(width: int, height: int, num_messages: int, *, compute: bool) -> dict[str, float]:
+def measure(width: int, height: int, links: LinkKind, num_messages: int, *, compute: bool) -> dict[str, float | str]:
     """Cycles, seconds and beats of one run."""
-    board = loaded_board(Mesh(width=width, height=height), num_messages)
+    board = loaded_board(Mesh(width=width, height=height), links, num_messages)
     memories = [add_compute(board, node) for node in range(width * height)] if compute else []
     before, start = board.cycle, time.perf_counter()
-    while board.run():
+    while board.run_for(CYCLES):
         for node in range(width * height):
             for _ in board.packets(node):
                 pass
@@ -88,12 +93,16 @@ def measure(width: int, height: int, num_messages: int, *, compute: bool) -> dic
     board.check_drops()
     board.close()
     num_nodes = width * height
+    target = (TARGETS_COMPUTE if compute else TARGETS)[num_nodes]
     return {
         "nodes": num_nodes,
+        "links": links.value,
         "cycles": cycles,
         "seconds": round(seconds, 3),
         "cycles_per_s": round(cycles / seconds),
-        "target": (TARGETS_COMPUTE if compute else TARGETS)[num_nodes],
+        "target": target,
+        "node_cycle_ns": round(1e9 * seconds / cycles / num_nodes),
+        "budget_ns": round(1e9 / target / num_nodes),
         "beats_per_cycle_and_link": round(sum(moved) / cycles / len(moved), 3),
         "beats_per_cycle_and_memory_port": round(read / cycles / num_nodes / NUM_PORTS, 3),
     }
@@ -103,11 +112,20 @@ def main() -> None:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1500, help="of each node")
+    parser.add_argument("--save", type=Path, help="write to this file, not to the terminal")
     parser.add_argument("--compute", action="store_true", help="with compute halves and memories")
-    asked = parser.parse_args()
-    messages = asked.messages
-    rows = [measure(2, 2, messages, compute=asked.compute), measure(4, 4, messages // 4, compute=asked.compute)]
-    print(json.dumps(environment(["python", *sys.argv]) | {"rows": rows}, indent=1))
+    given = parser.parse_args()
+    sizes = ((2, 2, given.messages), (4, 4, given.messages // 4))
+    rows = [
+        measure(width, height, links, count, compute=given.compute)
+        for links in LinkKind
+        for width, height, count in sizes
+    ]
+    text = json.dumps(environment(["python", *sys.argv]) | {"rows": rows}, indent=1)
+    if given.save is None:
+        print(text)
+    else:
+        given.save.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

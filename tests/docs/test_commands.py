@@ -318,6 +318,7 @@ TABLE: dict[str, Runner] = {
     "mcf sim run examples/tight.toml": simulates,
     "mcf sim run examples/stragglers.toml --profile gpu-10g": simulates,
     "mcf sim run examples/one-case.toml --save-trace trace.json": simulates,
+    "mcf sim run examples/one-case.toml --profile kr260-rtl": simulates,
     "mcf show --play trace.json": replays,
     "mcf show --play trace.json --out replay.html": replays,
     "mcf rtl test --quick": hardware("-m not full"),
@@ -326,7 +327,7 @@ TABLE: dict[str, Runner] = {
     "mcf rtl report": hardware("no claim of 200 MHz"),
     "mcf rtl report --json": hardware('"caveats"'),
     "mcf rtl sim --decode qwen2.5-1.5b --nodes 4 --context 16k": decodes(
-        "16,384 tokens on a 2x2 mesh: attention of 9 of 28 layers"
+        "16,384 tokens on a 2x2 mesh: attention of 14 of 28 layers"
     ),
     "mcf rtl sim --demo": prints("demo on a 2x2 mesh"),
     "mcf rtl sim --demo --mesh 2x1 --json": prints('"phase_cycles"'),

@@ -1,11 +1,15 @@
 """`mcf rtl sim`: what it prints, and what it refuses in one line."""
 
 import json
+import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from command import TIMEOUT_S, Command
 from mcf.cli import main
 from mcf.cluster import Cluster
 from mcf.policies import PlanRequest, plan
@@ -91,3 +95,46 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch, tmp_path, capsy
     captured = capsys.readouterr()
     assert "g++ is not installed" in captured.err
     assert captured.err.strip().count("\n") == 0
+
+
+@needs_compiler
+@pytest.mark.full
+def test_the_waveform_has_the_wires_of_every_node(tmp_path: Path, capsys) -> None:
+    saved = tmp_path / "waves.vcd"
+    command = ["rtl", "sim", "--demo", "--mesh", "2x1", "--decode-tokens", "0", "--links", "plain", "--json"]
+    assert main([*command, "--waveform", str(saved)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    head, _, changes = saved.read_text().partition("$enddefinitions")
+    for node in ("node0", "node1"):
+        assert f"$scope module {node} $end" in head
+    for wire in ("axi__awaddr", "links_out__1__payload"):
+        assert len([line for line in head.splitlines() if f" {wire} " in line]) >= 2
+    times = [int(line[1:]) for line in changes.splitlines() if line.startswith("#")]
+    assert times == sorted(times)
+    assert times[-1] >= 5 * (found["cycles"] - 1)  # 200 MHz: 5 ns
+    assert "$timescale 1 ns $end" in head
+
+
+COMPILER = """#!/bin/sh
+case "$1" in --version) echo slow; exit ;; esac
+sleep 1000 &
+touch "$STARTED"
+wait
+"""
+
+
+@needs_compiler
+def test_ctrl_c_while_hardware_is_compiled_is_one_line_and_leaves_no_compiler(tmp_path: Path) -> None:
+    compiler, started = tmp_path / "g++", tmp_path / "started"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    command = Command("rtl", "sim", "--demo", PATH=path, MCF_CACHE=str(tmp_path / "cache"), STARTED=str(started))
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not started.exists():
+        assert command.popen.poll() is None, command.popen.communicate()
+        assert time.monotonic() < deadline_s, "it does not compile"
+        time.sleep(0.02)
+    command.popen.send_signal(signal.SIGINT)
+    done = command.finish()
+    assert (done.code, done.err, done.left) == (130, "interrupted\n", [])

@@ -17,9 +17,9 @@ from mcf.schedule.steps import ATTEND, COMPUTE, KV, MERGE, PREFILL, PRODUCE, REC
 from mcf.schedule.verify import num_hops
 from mcf.sim import Profile, SimResult, bounds, load_profile, simulate
 from mcf.sim.cost import head_seconds, row_seconds, visible_pairs
+from mcf.sim.events import LEAVE, LEAVE_AHEAD
 from mcf.sim.machine import Machine
 from mcf.sim.network import Network
-from mcf.sim.transfers import LEAVE, LEAVE_AHEAD
 from mcf.trace import Trace, to_perfetto
 from mcf.trace.columns import Table
 from plans import pairs_of

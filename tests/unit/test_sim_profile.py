@@ -6,7 +6,7 @@ import pytest
 
 from mcf.errors import UnknownNameError, UserError
 from mcf.sim import NAMES, load_profile
-from mcf.sim.profile import NUMBERS, parse_profile
+from mcf.sim.profile import NUMBERS, PACKETS, parse_profile
 
 GOOD = 'name = "mine"\nphysical = true\n' + "".join(f'[{key}]\nvalue = 2.0\nsource = "mine"\n' for key in NUMBERS)
 
@@ -21,16 +21,16 @@ def refused(text: str, file: str, says: str) -> None:
 
 
 def test_the_presets() -> None:
-    assert NAMES == ("cpu-1g", "cpu-50m", "gpu-100g", "gpu-10g", "kr260-physical", "paper16k-fitted")
+    assert NAMES == ("cpu-1g", "cpu-50m", "gpu-100g", "gpu-10g", "kr260-physical", "kr260-rtl", "paper16k-fitted")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_of_a_preset_has_a_source(name: str) -> None:
     profile = load_profile(name)
     assert profile.name == name
-    assert set(profile.sources) == set(NUMBERS)
+    assert set(profile.sources) == {*NUMBERS, *(PACKETS if name == "kr260-rtl" else ())}
     assert all(source.strip() for source in profile.sources.values())
-    assert profile.physical == (name != "paper16k-fitted")
+    assert profile.physical == (name not in ("paper16k-fitted", "kr260-rtl"))
 
 
 def test_the_board_has_the_published_numbers() -> None:

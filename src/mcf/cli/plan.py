@@ -11,13 +11,15 @@ from mcf.cli.numbers import plan_numbers, print_plan
 from mcf.cli.progress import told_if_slow
 from mcf.cli.settings import read_budget, read_chunk, read_dtype, read_tokens
 from mcf.cli.tables import print_pairs
+from mcf.cluster import Cluster
 from mcf.dist.torchrun import LOCAL_WORKERS
 from mcf.engine.clusters import Prediction, cluster_of, predict
 from mcf.engine.compare import compare
 from mcf.engine.planner import DEFAULT_POLICY, check_policy, check_window, check_workers, make_plan
 from mcf.engine.source import read_shape
+from mcf.errors import UserError
 from mcf.schedule import dump
-from mcf.sim import load_profile, rates_of
+from mcf.sim import Profile, load_profile, rates_of
 from mcf.units import count, format_seconds
 
 
@@ -54,11 +56,14 @@ def plan_command(
     most_new = min(most_new, shape.max_positions - num_tokens)
     rates = None if profile is None or where is None else rates_of(profile, where)
     if profile is not None and where is not None and rates is not None and policy is None and save is None:
+        _check_closed_forms(profile, where)
         found = compare(shape, where, rates, prompt_tokens=num_tokens, chunk_tokens=chunk, max_tokens=most_new)
         if is_json:
-            print(json.dumps({**comparison_numbers(found), "cluster": profile.name}, allow_nan=False))
+            print(json.dumps({**comparison_numbers(found), "cluster": profile.label}, allow_nan=False))
         else:
             print_comparison(sys.stdout, found)
+            if profile.clock_hz is not None:
+                print(f"Times are those of {profile.label}.")
         return found.fits
     num_workers = (workers or LOCAL_WORKERS) if where is None else where.num_nodes
     named = policy or DEFAULT_POLICY
@@ -88,6 +93,14 @@ def plan_command(
     return True
 
 
+def _check_closed_forms(profile: Profile, cluster: Cluster) -> None:
+    if profile.port_bytes_s is not None and not cluster.topology.is_switch:
+        raise UserError(
+            f"got {cluster.topology.name} and profile {profile.name!r}, whose nodes send by one port: expected a "
+            "switch to predict all policies side by side; name one with --policy, and it is simulated"
+        )
+
+
 def print_prediction(stream: TextIO, found: Prediction) -> None:
     """Print what to expect of the schedule on the profile, and what limits it."""
     short_of = f"{found.ttft_s / found.bound_s:.2f} times the bound"
@@ -95,7 +108,7 @@ def print_prediction(stream: TextIO, found: Prediction) -> None:
     print_pairs(
         stream,
         [
-            ("profile", found.profile + ("" if found.physical else " (fitted: no such hardware exists)")),
+            ("profile", found.profile + ("" if found.physical else " (no such hardware exists)")),
             ("predicted", f"{format_seconds(found.ttft_s)} to the first token, {short_of}"),
             ("waiting", f"{format_seconds(found.waiting_s)} for communication, on the node that ends last"),
             (

@@ -71,7 +71,7 @@ def _own(name: str, profile: str | None, save_trace: str | None) -> Study:
     if save_trace is not None:
         _save(experiment, lab, save_trace)
     rows = tuple(lab.row(case, experiment.name) for case in experiment.cases)
-    profiles = ", ".join(dict.fromkeys(case.profile.name for case in experiment.cases))
+    profiles = ", ".join(dict.fromkeys(case.profile.label for case in experiment.cases))
     settings = f"model {experiment.cases[0].shape.name}; seconds are model time on {profiles}."
     return Study(name=experiment.name, title=experiment.name, settings=settings, rows=rows)
 
@@ -108,4 +108,8 @@ def list_command() -> None:
 def _profile_row(name: str) -> list[str]:
     p = load_profile(name)
     numbers = (p.flops_s / 1e12, p.memory_bytes_s / 1e9, p.link_bytes_s * 8 / 1e9, p.link_latency_s * 1e6)
-    return [name, *(f"{value:.4g}" for value in numbers), "yes" if p.physical else "no: fitted"]
+    return [
+        name,
+        *(f"{value:.4g}" for value in numbers),
+        "yes" if p.physical else "no: assumed clock" if p.clock_hz else "no: fitted",
+    ]

@@ -92,7 +92,7 @@ def predict(schedule: Schedule, profile: Profile, shape: ModelShape) -> Predicti
     parts = result.trace.breakdown(result.trace.last_node(), 0.0, end_s)
     waiting = parts["exposed_communication_s"] / end_s if end_s else 0.0
     return Prediction(
-        profile=profile.name,
+        profile=profile.label,
         physical=profile.physical,
         ttft_s=result.ttft_s,
         waiting_s=waiting * result.ttft_s,

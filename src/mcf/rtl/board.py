@@ -141,6 +141,8 @@ class Board:
 
     def answers(self, node: int) -> Iterator[tuple[KvCode, int]]:
         """What the directory said since the last call, in order: code, state."""
+        if not self.instances.held(self.nodes[node].results):
+            return
         _, words = self.instances.take(self.nodes[node].results, 1)
         for word in words[:, 0].tolist():
             yield KvCode(word >> 4 & 7), word >> 23 & 7
@@ -173,6 +175,11 @@ class Board:
             self.links.check_progress()
         return stop is not Stop.QUIET
 
+    def run_for(self, cycles: int) -> bool:
+        """Go on for so many cycles, whatever reaches a node; False when nothing can move any more."""
+        self._go_on()
+        return self.instances.run(cycles) is not Stop.QUIET
+
     def wait(self, cycles: int) -> Stop:
         """Go on until a sink takes something, whether links move or not; processors do their work meanwhile."""
         stop = Stop.ANSWERED
@@ -187,8 +194,9 @@ class Board:
 
     def packets(self, node: int) -> Iterator[Packet]:
         """Packets that have reached a node since the last call: data first, then control."""
-        for which in (0, 1):
-            yield from self._packets(node, which)
+        for which, sink in enumerate(self.nodes[node].sinks):
+            if self.instances.held(sink):
+                yield from self._packets(node, which)
 
     def _packets(self, node: int, which: int) -> Iterator[Packet]:
         it = self.nodes[node]

@@ -22,10 +22,11 @@ PUBLISHED_TOKENS_S = 17.3  # the paper's Table 2: Qwen2.5-1.5B on four KR260
 WIDE_BYTES = NUM_PORTS * BEAT_BYTES
 GROUP = 128
 BEATS_PER_CYCLE = 0.969  # of a product from the modelled memory: `mcf rtl sim --decode` measures it
-TILE_STALL = 156  # cycles in which the array waits for a tile's weights: its values' scales come with the values
-TILE_LATENCY = 600  # cycles from a tile's first key to its accumulators, which only a head's last tile shows
-RECORD_CYCLES = 150  # for which accumulators give out one state
+TILE_STALL = 15  # cycles of a tile and head in which the array does not multiply: 8 beats of scales, and turns
+TILE_LATENCY = 320  # cycles from a tile's first key to its accumulators, which only a KV head's last tile shows
+RECORD_CYCLES = 100  # a head's state leaves in 150, of which some hide behind other heads
 HOP_CYCLES, STATE_BEATS, MERGE_CYCLES = 9, 18, 10
+POST_CYCLES = 140  # until a record's descriptor is in the ring, over AXI4-Lite, and its packet has been fetched
 COMMANDS_PER_LAYER = 10  # loads, products and attention; each an event for the next
 
 ALL_WEIGHTS, SPLIT_WEIGHTS = "all", "split"
@@ -187,7 +188,7 @@ def _merge_cycles(case: Case) -> float:
     if case.num_nodes == 1:
         return 0
     depth = _depth(case)
-    return depth * (HOP_CYCLES + STATE_BEATS + MERGE_CYCLES) + depth * HOP_CYCLES + STATE_BEATS
+    return POST_CYCLES + depth * (HOP_CYCLES + STATE_BEATS + MERGE_CYCLES) + depth * HOP_CYCLES + STATE_BEATS
 
 
 def _exchange_cycles(case: Case) -> float:

@@ -143,6 +143,8 @@ TABLE: tuple[Field, ...] = tuple(_table())
 FIELDS: Mapping[str, Field] = {field.name: field for field in TABLE}
 RECORD = np.dtype([(field.name, "<i8") for field in TABLE])
 _COVERED = tuple(name for name in FIELDS if name != "hcrc")
+_CODED = [field for field in TABLE if field.codes is not None]
+_PLACES = [(field.name, field.low, field.limit - 1) for field in TABLE]
 
 
 def markdown() -> str:
@@ -178,13 +180,13 @@ def unpack(word: int) -> dict[str, int]:
     """
     if not 0 <= word < 1 << HEADER_BITS:
         raise ScheduleError(f"got a header of {word.bit_length()} bits: expected at most {HEADER_BITS}, not negative")
-    values = {field.name: word >> field.low & field.limit - 1 for field in TABLE}
+    values = {name: word >> low & mask for name, low, mask in _PLACES}
     crc = crc16(word.to_bytes(HEADER_BYTES, "little")[:CRC_BYTES])
     if values["hcrc"] != crc:
         raise ScheduleError(f"got a header with hcrc {values['hcrc']:#06x}: expected {crc:#06x}; it was damaged")
     if values["ver"] != VERSION:
         raise ScheduleError(f"got a header of version {values['ver']}: expected {VERSION}")
-    for field in TABLE:
+    for field in _CODED:
         _checked(field, values[field.name])
     return values
 

@@ -13,10 +13,12 @@ from typing import NoReturn
 from mcf.errors import RunError
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import COMPUTE, NIC, RECV, SEND
+from mcf.sim.events import DONE, ENTER, PASSED, Event
 from mcf.sim.network import Network
+from mcf.sim.packets import PacketTransfers
 from mcf.sim.program import Program
 from mcf.sim.reduce import Reduction
-from mcf.sim.transfers import DONE, ENTER, PASSED, Event, Transfers
+from mcf.sim.transfers import Transfers
 
 LEDGER = 2  # the third walker of a node, beside its lanes COMPUTE and NIC
 WALKERS = 3
@@ -38,7 +40,7 @@ class Machine:
         self.heap: list[Event] = []
         self.network = network
         reduction = Reduction(sched, num_ticks, has_ports=network.has_ports) if merges else None
-        self.transfers = Transfers(self.program, network, self.heap, reduction)
+        self.transfers = self._transfers(reduction)
         self.lanes = [[self.program.lane(n, lane) for lane in (COMPUTE, NIC)] for n in nodes]
         self.heads = [[0, 0] for _ in nodes]
         self.busy = [False for _ in nodes]
@@ -47,6 +49,11 @@ class Machine:
         self.samples = array("d")  # time, node, row, 1 for memory that is taken or -1 for given back; and the next
         self.waiting: dict[int, list[int]] = {}  # what has to happen -> walkers that then look again
         self.awake: list[int] = [WALKERS * n + walker for n in nodes for walker in (COMPUTE, NIC, LEDGER)]
+
+    def _transfers(self, reduction: Reduction | None) -> Transfers | PacketTransfers:
+        if self.network.profile.port_bytes_s is None:
+            return Transfers(self.program, self.network, self.heap, reduction)
+        return PacketTransfers(self.program, self.network, self.heap)
 
     def run(self) -> None:
         """Run to the end. Raises RunError when nobody can go on: `verify` refuses such schedules."""

@@ -41,9 +41,33 @@ EXTRAS = (
     "bf16_weight_bytes",
     "stream_bytes_s",
 )
+# hardware that sends packets by one port of a node (`mcf.sim.packets`), and the clock that its numbers assume
+PACKETS = (
+    "port_bytes_s",
+    "packet_bytes",
+    "header_bytes",
+    "descriptor_s",
+    "delivery_s",
+    "clock_hz",
+)
 OF_NODE = ("flops_s", "memory_bytes_s", "memory_bytes", "link_bytes_s", "step_overhead_s", *EXTRAS)
 OF_LINK = ("link_bytes_s", "link_latency_s")
-_KEYS = ("name", "physical", "note", "topology", "num_nodes", *NUMBERS, *EXTRAS, "nodes", "links", "profile", "cluster")
+_KEYS = (
+    "name",
+    "physical",
+    "note",
+    "topology",
+    "num_nodes",
+    *NUMBERS,
+    *EXTRAS,
+    *PACKETS,
+    "nodes",
+    "links",
+    "profile",
+    "cluster",
+)
+OVERHEADS = ("descriptor_s", "delivery_s")
+_ALL = (*NUMBERS, *EXTRAS, *PACKETS)
 _PRESETS = resources.files("mcf.sim") / "profiles"
 
 
@@ -68,6 +92,11 @@ class Profile:
     `bf16_...` the same in bfloat16 (`for_dtype`); `stream_bytes_s` a plain copy, which no prediction uses. `physical`
     says whether such hardware can exist. `sources` says of each number where it is from.
 
+    With `port_bytes_s`, payloads are packets (`mcf.sim.packets`): what a node can send, and receive, in all;
+    `packet_bytes` and `header_bytes` of a packet; `descriptor_s` seconds that a node takes to order a message;
+    `delivery_s` what a payload takes beside its links and hops, from the order to the end. `clock_hz`: the clock that
+    the numbers assume, which every output names (`label`).
+
     `nodes` are the nodes of a cluster in order, with what differs; `links` what differs of the link of each pair; none
     of them: any number of equal ones. Raises UserError for numbers that cannot be.
     """
@@ -87,6 +116,12 @@ class Profile:
     bf16_memory_bytes_s: float | None = None
     bf16_weight_bytes: float | None = None
     stream_bytes_s: float | None = None
+    port_bytes_s: float | None = None
+    packet_bytes: float | None = None
+    header_bytes: float | None = None
+    descriptor_s: float | None = None
+    delivery_s: float | None = None
+    clock_hz: float | None = None
     note: str = ""
     topology: str = "switch"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -95,17 +130,26 @@ class Profile:
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not finite, or not above zero where they must be."""
-        own = {name: value for name in (*NUMBERS, *EXTRAS) if (value := getattr(self, name)) is not None}
+        own = {name: value for name in _ALL if (value := getattr(self, name)) is not None}
         for numbers in (own, *(node.numbers for node in self.nodes), *self.links.values()):
             for name, value in numbers.items():
                 self._check_number(name, value)
+        if self.port_bytes_s is None and (found := [name for name in PACKETS[1:-1] if name in own]):
+            raise UserError(f"got {found[0]} in profile {self.name!r}: expected port_bytes_s beside it")
+        if (self.packet_bytes is None) != (self.header_bytes is None):
+            raise UserError(f"got one of packet_bytes and header_bytes in profile {self.name!r}: expected both")
 
     def _check_number(self, name: str, value: object) -> None:
-        may_be_zero = NUMBERS.get(name, False)
+        may_be_zero = NUMBERS.get(name, name in OVERHEADS)
         number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
         if not math.isfinite(number) or number < 0 or (number == 0 and not may_be_zero):
             least = "at least 0" if may_be_zero else "more than 0"
             raise UserError(f"got {name} = {value!r} in profile {self.name!r}: expected a number of {least}")
+
+    @property
+    def label(self) -> str:
+        """The name, and the clock that the numbers assume: what outputs print."""
+        return self.name if self.clock_hz is None else f"{self.name} ({self.clock_hz / 1e6:g} MHz assumed)"
 
     @property
     def num_nodes(self) -> int | None:
@@ -200,7 +244,7 @@ def _whole(table: Table) -> Profile:
     table.check_keys(_KEYS)
     base = _base(table)
     needed = NUMBERS if base is None else ()
-    numbers = {key: _number(table, key) for key in (*NUMBERS, *EXTRAS) if key in table or key in needed}
+    numbers = {key: _number(table, key) for key in _ALL if key in table or key in needed}
     own: dict[str, Any] = {} if base is None else dict(vars(base))
     own |= {key: value for key, (value, _) in numbers.items()}
     own["sources"] = {**own.get("sources", {}), **{key: source for key, (_, source) in numbers.items()}}

@@ -17,6 +17,8 @@ def rates_of(profile: Profile, cluster: Cluster) -> Rates:
     speeds = [speed(cluster, profile, link) for link in _links(cluster)]
     speeds += [(profile.link_rate(*edge), profile.link_latency(*edge)) for edge in profile.links]
     speeds = speeds or [(profile.link_bytes_s, profile.link_latency_s)]
+    if profile.port_bytes_s is not None:
+        speeds = [(min(rate, profile.port_bytes_s) * payload_part(profile), latency) for rate, latency in speeds]
     return Rates(
         P=least("flops_s"),
         P_attn=float(profile.attention_by_node(cluster.num_nodes).min()),
@@ -26,6 +28,13 @@ def rates_of(profile: Profile, cluster: Cluster) -> Rates:
         w=profile.weight_bytes,
         overhead=float(profile.by_node("step_overhead_s", cluster.num_nodes).max()),
     )
+
+
+def payload_part(profile: Profile) -> float:
+    """Payload bytes of a byte on a link: the rest are headers."""
+    if profile.packet_bytes is None or profile.header_bytes is None:
+        return 1.0
+    return profile.packet_bytes / (profile.packet_bytes + profile.header_bytes)
 
 
 def _links(cluster: Cluster) -> Iterator[Link]:

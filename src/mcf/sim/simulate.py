@@ -16,6 +16,7 @@ from mcf.sim.cost import head_seconds, row_seconds
 from mcf.sim.fold import find_fold
 from mcf.sim.machine import Machine
 from mcf.sim.network import Line, LinkChange, Network, used_cluster
+from mcf.sim.packets import PacketTransfers
 from mcf.sim.profile import Profile
 from mcf.sim.record import multicast_rate, to_trace
 from mcf.sim.result import SimResult
@@ -56,9 +57,10 @@ def simulate(
             f"got links that change while {ticks} of {num_layers} layers are simulated: simulate all layers"
         )
     used = used_cluster(schedule, cluster)
+    _check_packets(profile, changes, merges=merges)
     slow = _slowdown(slowdown, schedule.meta.num_nodes)[schedule.steps["node"]]
     seconds = row_seconds(schedule, shape, profile) * slow
-    found = find_fold(schedule, seconds, used, profile) if fold and not merges and not changes else None
+    found = find_fold(schedule, seconds, used, profile) if fold and _may_fold(profile, changes, merges=merges) else None
     sched, seconds = (schedule, seconds) if found is None else (found.schedule, found.seconds)
     network = Network(used, profile, changes, None if found is None else found.turn)
     with _without_garbage_collection():
@@ -113,6 +115,17 @@ def _check_shape(sched: Schedule, shape: ModelShape) -> None:
             raise UserError(f"got a shape with {name} = {got}: expected {expected}, as in the schedule")
 
 
+def _check_packets(profile: Profile, changes: Sequence[LinkChange], *, merges: bool) -> None:
+    if profile.port_bytes_s is not None and (changes or merges):
+        what = "links that change" if changes else "states that merge in the network"
+        raise UserError(f"got {what} on profile {profile.name!r}: expected a profile without port_bytes_s")
+
+
+def _may_fold(profile: Profile, changes: Sequence[LinkChange], *, merges: bool) -> bool:
+    """Say whether one node may stand for all: not where payloads share what they use, each node by its own ways."""
+    return profile.port_bytes_s is None and not merges and not changes
+
+
 def _slowdown(factors: Sequence[float] | None, num_nodes: int) -> Array:
     """[N] factors of at least 1: with less, a simulated time could be below a lower bound."""
     out: Array = np.ones(num_nodes) if factors is None else np.array(factors, dtype=np.float64)
@@ -135,7 +148,7 @@ def _meta(sched: Schedule, profile: Profile, ticks: int) -> dict[str, str | int 
     return {
         "executor": "sim",
         "policy": sched.meta.policy,
-        "profile": profile.name,
+        "profile": profile.label,
         "physical": profile.physical,
         "num_layers": sched.meta.num_layers,
         "simulated_layers": ticks,
@@ -164,6 +177,8 @@ def _crowded(machine: Machine, trace: Trace) -> Array:
 
     Few layers may not show it: a line catches up where the next layer's history is not asked for any more.
     """
+    if isinstance(machine.transfers, PacketTransfers):
+        return machine.transfers.entered
     meta, network = machine.program.sched.meta, machine.network
     moved = trace.events[trace.events["payload_bytes"] > 0]
     crossed: dict[tuple[int, Line], float] = {}

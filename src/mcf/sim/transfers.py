@@ -10,13 +10,11 @@ import numpy as np
 from mcf.cluster import SWITCH
 from mcf.schedule.schedule import Array
 from mcf.schedule.steps import DECODE, RECV
+from mcf.sim.events import DONE, ENTER, LEAVE, PASSED, Event
 from mcf.sim.fold import Turn
 from mcf.sim.network import Job, Line, Network
 from mcf.sim.program import Program
 from mcf.sim.reduce import Reduction
-
-Event = tuple[float, int, int]  # time, rank, instance (rank PASSED: number of a line)
-DONE, PASSED, LEAVE, LEAVE_AHEAD, ENTER, ENTER_AHEAD = range(6)
 
 
 class Transfers:

@@ -149,7 +149,7 @@ class Lab:
             prompt_tokens=case.prompt_tokens,
             chunk_tokens=min(case.chunk_tokens, case.prompt_tokens),
             topology=case.cluster.topology.name,
-            profile=case.profile.name,
+            profile=case.profile.label,
             kv_memory_bytes=case.kv_memory_bytes,
             seed=case.seed,
         )

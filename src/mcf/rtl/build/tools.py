@@ -5,6 +5,7 @@ Those from Python packages come with the extra `rtl`; g++ and Icarus Verilog are
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,13 +79,29 @@ def run_tool(package: str, arguments: Sequence[str], *, folder: Path) -> str:
 
 
 def run_program(command: Sequence[str], *, name: str, folder: Path) -> str:
-    """Run any program in `folder` and return what it printed. Raises RunError with its error, else its last line, where it fails."""
-    done = subprocess.run(command, cwd=folder, env=tool_environment(), capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()] or ["it said nothing"]
+    """Run any program in `folder` and return what it printed. Raises RunError with its error, else its last line, where it fails.
+
+    Whatever interrupts the wait ends the program and all that it has started.
+    """
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=tool_environment(),
+        text=True,
+        process_group=0,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        try:
+            out, err = running.communicate()
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    if running.returncode:
+        said = [line for line in (out + err).splitlines() if line.strip()] or ["it said nothing"]
         errors = [line for line in said if line.startswith("ERROR")]
-        raise RunError(f"{name} failed with exit code {done.returncode}: {(errors or said)[-1]}")
-    return done.stdout
+        raise RunError(f"{name} failed with exit code {running.returncode}: {(errors or said)[-1]}")
+    return out
 
 
 def warm_up() -> None:

@@ -4,7 +4,7 @@ The CRC is left out: a word that the channel damages says so itself. It may lose
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -111,26 +111,34 @@ class CreditBench(LinkBench):
         always(m, _ascending([sender.base, receiver.expected, sender.high], DEPTH))
         always(m, receiver.queue.level == _to(taken, receiver.expected))
 
+    def _under_way(self, sender: Any, receiver: Any, channel: Channel) -> list[tuple[Value, Any]]:
+        """The words from one end to the other by their registers, the oldest first: whether there is one, and what."""
+        tx = sender.tx
+        places = [(receiver.good, receiver.word), (channel.had, channel.last), (tx.valid, tx.payload)]
+        return [*places, (sender.is_said, sender.said)]
+
     def _answers(self, m: Module, sender: Any, receiver: Any, channel: Channel) -> None:
         """Acknowledgements and credit only grow, from what the sender knows, over words under way, to what is so."""
-        tx = receiver.tx
-        always(m, ~sender.good | (channel.had & (_told(sender.word) == _told(channel.last))))
         for known, name, now in (
             (sender.base, "ack", receiver.expected),
             (sender.limit, "limit", receiver.places),
         ):
-            last = Mux(channel.had, channel.last[name], known)
-            always(m, _ascending([known, last, Mux(tx.valid, tx.payload[name], last), now], DEPTH))
+            chain = [known]
+            for is_there, word in self._under_way(receiver, sender, channel):
+                chain.append(Mux(is_there, word[name], chain[-1]))
+            always(m, _ascending([*chain, now], DEPTH))
 
     def _beats(self, m: Module, sender: Any, receiver: Any, channel: Channel) -> None:
         """Beats under way were sent, at most a depth behind what is expected; none is that far before a later one."""
-        word, last, tx = receiver.word, channel.last, sender.tx
-        always(m, ~receiver.good | (channel.had & (_carried(word) == _carried(last))))
+        always(m, ~receiver.good | channel.had)
+        same = _carried(receiver.heard) == _carried(channel.last)
+        always(m, ~receiver.is_heard | receiver.wrong.any() | (channel.had & same))
         start = (receiver.expected - DEPTH)[: len(receiver.expected)]
-        for is_there, beat in ((channel.had & last.full, last), (tx.valid & tx.payload.full, tx.payload)):
-            always(m, ~is_there | (_to(start, beat.seq) < _to(start, sender.high)))
-        both = channel.had & last.full & tx.valid & tx.payload.full
-        always(m, ~both | (_to(start, last.seq) < _to(start, tx.payload.seq) + DEPTH))
+        beats = [(is_there & word.full, word.seq) for is_there, word in self._under_way(sender, receiver, channel)]
+        for is_there, beat in beats:
+            always(m, ~is_there | (_to(start, beat) < _to(start, sender.high)))
+        for (is_old, old), (is_new, new) in combinations(beats, 2):
+            always(m, ~(is_old & is_new) | (_to(start, old) < _to(start, new) + DEPTH))
 
 
 def _credit(m: Module, sender: Any, receiver: Any) -> list[Signal]:
@@ -157,12 +165,8 @@ def _ascending(numbers: list[Value], most: int) -> Value:
     return sum((_to(one, other) for one, other in pairwise(numbers)), Const(0, 1)) <= most
 
 
-def _told(word: data.View) -> Value:
-    return Cat(word.ack, word.limit)
-
-
 def _carried(word: data.View) -> Value:
-    return Cat(word.full, word.seq)
+    return Cat(word.full, word.seq, word.ack, word.limit)
 
 
 class Trusting(CreditLink):

@@ -8,7 +8,10 @@ from mcf.rtl.hdl.attn_acc import AttnAcc
 from mcf.rtl.hdl.attn_softmax import AttnSoftmax
 from mcf.rtl.hdl.attn_tile import ActivationStream, PartialStream, RowStream, ScaleStream, TileCommand
 from mcf.rtl.hdl.beat import BeatStream
+from mcf.rtl.hdl.queue import Queue
 from mcf.rtl.hdl.state_pack import StatePack
+
+COMMANDS = 4  # that wait, so that keys are multiplied before the softmax is free
 
 
 class Attention(Component):
@@ -36,7 +39,10 @@ class Attention(Component):
             AttnAcc(),
             StatePack(),
         )
-        for name in ("commands", "scores", "vscales", "activations"):
+        m.submodules.queue = queue = Queue(TileCommand, depth=COMMANDS)
+        connect(m, flipped(self.commands), queue.input)
+        connect(m, queue.output, softmax.commands)
+        for name in ("scores", "vscales", "activations"):
             connect(m, getattr(softmax, name), flipped(getattr(self, name)))
         connect(m, acc.partials, flipped(self.partials))
         connect(m, pack.states, flipped(self.states))

@@ -11,19 +11,20 @@ POSITION_BITS = 13  # of the tile buffer: one more than an address
 
 
 class Kind(IntEnum):
-    """What a step's tile is; EMPTY: no tile, a head's state alone."""
+    """What a step reads; SCALES: of a tile of values, ahead of its numbers. EMPTY: nothing, a head's state alone."""
 
     WEIGHTS = 0
     KEYS = 1
     VALUES = 2
     EMPTY = 3
+    SCALES = 4
 
 
 Step = data.StructLayout(
     {
-        "kind": 2,
+        "kind": 3,
         "start": POSITION_BITS,  # in the tile buffer
-        "beats": 8,  # scales included
+        "beats": 8,  # with the scales of weights and keys
         "release": 9,
         "place": 11,  # of the first activation
         "columns": 8,

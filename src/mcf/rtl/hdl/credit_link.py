@@ -68,12 +68,14 @@ class CreditLink(Component):
 
     def _check(self, m: Module) -> None:
         """One cycle for the CRC, the next for what it says."""
-        heard, is_heard, wrong = Signal.like(self.word), Signal(), Signal(CRC_BITS)
+        self.heard, self.is_heard, self.wrong = Signal.like(self.word), Signal(), Signal(CRC_BITS)
         m.d.comb += self.rx.ready.eq(1)
         m.d.sync += [
-            *(heard.eq(self.rx.payload), is_heard.eq(self.rx.valid)),
-            wrong.eq(crc_of(m, self.rx.payload) ^ self.rx.payload.crc),
-            *(self.word.eq(heard), self.good.eq(is_heard & ~wrong.any()), self.damaged.eq(is_heard & wrong.any())),
+            *(self.heard.eq(self.rx.payload), self.is_heard.eq(self.rx.valid)),
+            self.wrong.eq(crc_of(m, self.rx.payload) ^ self.rx.payload.crc),
+            self.word.eq(self.heard),
+            self.good.eq(self.is_heard & ~self.wrong.any()),
+            self.damaged.eq(self.is_heard & self.wrong.any()),
         ]
 
     def _deliver(self, m: Module) -> None:
@@ -137,13 +139,13 @@ class CreditLink(Component):
                 | (told_limit != self.places)
             ),
         ]
-        said, is_said = Signal.like(word), Signal()  # its CRC takes a cycle of its own
-        m.d.sync += [self.head.eq(self.head + accepts), is_said.eq(speaks), self.tx.valid.eq(is_said)]
-        with m.If(is_said):
-            m.d.sync += [self.tx.payload.eq(said), self.tx.payload.crc.eq(crc_of(m, said))]
+        self.said, self.is_said = Signal.like(word), Signal()  # its CRC takes a cycle of its own
+        m.d.sync += [self.head.eq(self.head + accepts), self.is_said.eq(speaks), self.tx.valid.eq(self.is_said)]
+        with m.If(self.is_said):
+            m.d.sync += [self.tx.payload.eq(self.said), self.tx.payload.crc.eq(crc_of(m, self.said))]
         with m.If(speaks):
             m.d.sync += [
-                said.eq(word),
+                self.said.eq(word),
                 told_ack.eq(self.expected),
                 told_limit.eq(self.places),
                 self.nak.eq(0),

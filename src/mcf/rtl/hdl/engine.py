@@ -27,8 +27,8 @@ from mcf.rtl.hdl.steps import Steps
 from mcf.rtl.hdl.tiles import TileBuffer
 
 IN_FLIGHT = 8  # commands that are not done, and steps that wait in each queue
-_SumRoute = data.StructLayout({"kind": 2, "ends": 1, "event": 8})
-_RowRoute = data.StructLayout({"kind": 2, "address": 36, "ends": 1, "event": 8})
+_SumRoute = data.StructLayout({"kind": 3, "ends": 1, "event": 8})
+_RowRoute = data.StructLayout({"kind": 3, "address": 36, "ends": 1, "event": 8})
 _Stored = data.StructLayout({"ends": 1, "event": 8})
 
 
@@ -127,7 +127,7 @@ class Engine(Component):
         parts = [
             (self.tiles.runs, kind != Kind.EMPTY),
             (portions.input, 1),
-            (self.sum_routes.input, 1),
+            (self.sum_routes.input, kind != Kind.SCALES),
             (self.scale_acc.groups, is_scaled),
             (self.row_routes.input, is_scaled & step.last),
         ]

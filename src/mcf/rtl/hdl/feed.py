@@ -21,7 +21,7 @@ _BEATS = NUM_SLOTS // SLOTS_PER_BEAT
 
 
 class Feed(Component):
-    """One of `portions` per tile of `tiles`, but for EMPTY ones. When a tile starts to come, all that was loaded before
+    """One of `portions` per run of `tiles`, but for EMPTY ones. When a tile starts to come, all that was loaded before
     it is there: its `operands` are asked for, and its query head's scales looked up, then and not earlier.
 
     `writes`: a beat of the table of query heads' scales.
@@ -46,32 +46,39 @@ class Feed(Component):
         """The data pass straight through; only where they go changes."""
         m = Module()
         portion, tiles = self.portions.payload, self.tiles
-        is_values, is_empty, has_head = Signal(), Signal(), Signal()
-        count, was_values, can_start = Signal(range(SCALE_BEATS)), Signal(), Signal()
+        is_values, is_scales, is_empty, has_head = Signal(), Signal(), Signal(), Signal()
+        count, were_scales, can_start = Signal(range(SCALE_BEATS)), Signal(), Signal()
         m.d.comb += [
             *(is_values.eq(portion.kind == Kind.VALUES), is_empty.eq(portion.kind == Kind.EMPTY)),
+            is_scales.eq(portion.kind == Kind.SCALES),
             has_head.eq((portion.kind == Kind.KEYS) | is_empty),
             *(out.payload.eq(tiles.payload.data) for out in (self.row_scales, self.value_scales)),
             *(self.weights.payload.eq(tiles.payload), self.operands.payload.outside.eq(is_values)),
             *(self.operands.payload.place.eq(portion.place), self.operands.payload.count.eq(portion.columns)),
-            can_start.eq((~has_head | self.heads.ready) & (is_empty | (tiles.valid & self.operands.ready))),
+            can_start.eq(
+                (~has_head | self.heads.ready) & (is_empty | (tiles.valid & (is_scales | self.operands.ready)))
+            ),
         ]
         self._head(m)
         with m.FSM():
             with m.State("START"):
-                m.d.sync += was_values.eq(is_values)
+                m.d.sync += were_scales.eq(is_scales)
                 with m.If(self.portions.valid & can_start):
                     m.d.comb += [self.portions.ready.eq(1), self.heads.valid.eq(has_head)]
-                    m.d.comb += self.operands.valid.eq(~is_empty)
-                    with m.If(~is_empty):
+                    m.d.comb += self.operands.valid.eq(~is_empty & ~is_scales)
+                    with m.If(is_values):
+                        m.next = "NUMBERS"
+                    with m.Elif(~is_empty):
                         m.next = "SCALES"
             with m.State("SCALES"):
-                for is_here, scales in ((~was_values, self.row_scales), (was_values, self.value_scales)):
+                for is_here, scales in ((~were_scales, self.row_scales), (were_scales, self.value_scales)):
                     with m.If(is_here):
                         m.d.comb += [scales.valid.eq(tiles.valid), tiles.ready.eq(scales.ready)]
                 with m.If(tiles.valid & tiles.ready):
                     m.d.sync += count.eq(count + 1)
-                    with m.If(count == SCALE_BEATS - 1):
+                    with m.If((count == SCALE_BEATS - 1) & were_scales):
+                        m.next = "START"
+                    with m.Elif(count == SCALE_BEATS - 1):
                         m.next = "NUMBERS"
             with m.State("NUMBERS"):
                 m.d.comb += [self.weights.valid.eq(tiles.valid), tiles.ready.eq(self.weights.ready)]

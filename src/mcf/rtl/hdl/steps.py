@@ -5,7 +5,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
 from mcf.rtl.commands import GROUP_PLACES, ROW_BEATS, ComputeOp
-from mcf.rtl.golden.gemv import ROWS
+from mcf.rtl.golden.gemv import GROUP, ROWS
 from mcf.rtl.golden.tiles import SCALE_BEATS, TILE_BEATS
 from mcf.rtl.hdl.command import POSITION_BITS, Command, Kind, Step
 
@@ -16,7 +16,8 @@ class Steps(Component):
     """`plans`: GEMV and ATTEND, in the order in which their tiles come. `steps`: in the order of work.
 
     GEMV: for each row tile, for each vector, its groups; the row tile is let go with the last vector. ATTEND: for each
-    tile the query heads; keys run one head ahead of values, so that the softmax of one hides behind the other's keys.
+    tile the query heads; keys run up to three heads ahead of values, so that the softmax of one hides behind the keys
+    of others. Right behind a head's keys come its values' scales, which the softmax needs first.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Steps(Component):
                         m.d.sync += self.base.eq(self.here)
                         m.next = "GEMV"
                     with m.Else():
-                        m.d.sync += self.base.eq(self.here + SCALE_BEATS + plan.columns)
+                        m.d.sync += self.base.eq(self.here + 2 * SCALE_BEATS + plan.columns)
                         m.next = "ATTEND"
             with m.State("GEMV"):
                 self._product(m)
@@ -90,31 +91,41 @@ class Steps(Component):
                 m.d.sync += [rows.eq(tile_rows + ROW_BEATS), tile_rows.eq(tile_rows + ROW_BEATS)]
 
     def _attention(self, m: Module) -> None:
-        """`here` and `base` are where the keys' and the values' next tiles lie; a tile of each follow one another."""
+        """`here` and `base`: where the next keys with their scales, and the next values lie; a tile of each follow one
+        another. `owed`: the scales of values, `behind`, come next.
+        """
         command, step = self.command, self.steps.payload
         keys, values = _Walk(m, command, "keys"), _Walk(m, command, "values")
         lead, is_keys, is_empty = Signal(2), Signal(), Signal()
+        owed, behind, key_beats = Signal(), Signal(POSITION_BITS), Signal(8)
+        is_values = ~is_keys & ~owed
         pair = command.columns + SCALE_BEATS + TILE_BEATS
         m.d.sync += is_empty.eq(command.tiles == 0)
         m.d.comb += [
-            is_keys.eq(~keys.is_over & (lead != 2) | is_empty),
-            step.kind.eq(Mux(is_keys, Mux(is_empty, Kind.EMPTY, Kind.KEYS), Kind.VALUES)),
-            step.start.eq(Mux(is_keys, self.here, self.base)),
-            step.beats.eq(Mux(is_keys, command.columns + SCALE_BEATS, TILE_BEATS)),
-            step.release.eq(Mux(~is_keys & values.last_head, pair, 0)),
+            *(
+                key_beats.eq(command.columns + SCALE_BEATS),
+                is_keys.eq((~keys.is_over & (lead != 3) | is_empty) & ~owed),
+            ),
+            step.kind.eq(Mux(owed, Kind.SCALES, Mux(is_keys, Mux(is_empty, Kind.EMPTY, Kind.KEYS), Kind.VALUES))),
+            step.start.eq(Mux(owed, behind, Mux(is_keys, self.here, self.base))),
+            step.beats.eq(Mux(owed, SCALE_BEATS, Mux(is_keys, key_beats, GROUP))),
+            step.release.eq(Mux(is_values & values.last_head, pair, 0)),
             *(step.place.eq(self.place), step.first.eq(1), step.last.eq(1)),
             step.tokens.eq(Mux(is_empty, 0, Mux(keys.last_tile, command.tokens, ROWS))),
             *(step.slot.eq(command.slot + keys.head), step.finish.eq(command.finish & (keys.last_tile | is_empty))),
-            step.ends.eq(Mux(is_empty, keys.last_head, ~is_keys & values.last_head & values.last_tile)),
+            step.ends.eq(Mux(is_empty, keys.last_head, is_values & values.last_head & values.last_tile)),
         ]
         with m.If(~is_keys):
             m.d.comb += step.columns.eq(ROWS)
         with m.If(self.goes):
             with m.If(is_keys):
-                m.d.sync += [lead.eq(lead + 1), self.place.eq(self.place + GROUP_PLACES)]
+                m.d.sync += [lead.eq(lead + 1), self.place.eq(self.place + GROUP_PLACES), owed.eq(~is_empty)]
+                m.d.sync += behind.eq(self.here + key_beats)
                 keys.advance(m)
                 with m.If(keys.last_head):
                     m.d.sync += [self.place.eq(command.place), self.here.eq(Mux(is_empty, self.here, self.here + pair))]
+            with m.Elif(owed):
+                m.d.sync += owed.eq(0)
             with m.Else():
                 m.d.sync += lead.eq(lead - 1)
                 values.advance(m)

@@ -74,7 +74,7 @@ struct Waveform {
 template <class Top>
 static void *open_waveform(void **tops, const char **names, int num_tops) {
     auto *out = new Waveform;
-    out->writer.timescale(5, "ns");
+    out->writer.timescale(1, "ns");
     for (int i = 0; i < num_tops; i++) {
         cxxrtl::debug_items items;
         static_cast<Top *>(tops[i])->debug_info(&items, nullptr, std::string(names[i]) + " ");
@@ -83,8 +83,10 @@ static void *open_waveform(void **tops, const char **names, int num_tops) {
     return out;
 }
 
+constexpr uint64_t CYCLE_NS = 5;  // of the clock that every output assumes
+
 static void sample_waveform(void *waveform, uint64_t cycle) {
-    static_cast<Waveform *>(waveform)->writer.sample(cycle);
+    static_cast<Waveform *>(waveform)->writer.sample(CYCLE_NS * cycle);
 }
 
 static int64_t take_waveform(void *waveform, char *into, int64_t room) {

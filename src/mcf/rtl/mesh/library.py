@@ -183,9 +183,13 @@ class Mesh:
         """Payloads that still wait at a source."""
         return int(self._lib.mesh_pending(self._mesh, source))
 
+    def held(self, sink: int) -> int:
+        """How many payloads a sink has taken since the last `take`."""
+        return int(self._lib.mesh_held(self._mesh, sink))
+
     def take(self, sink: int, num_words: int) -> tuple[Array, Array]:
         """Return what a sink took since the last call: cycles [n], payloads [n, num_words]."""
-        count = int(self._lib.mesh_held(self._mesh, sink))
+        count = self.held(sink)
         cycles, words = np.empty(count, np.uint64), np.empty((count, num_words), np.uint32)
         self._lib.mesh_take(self._mesh, sink, cycles.ctypes.data, words.ctypes.data, num_words, count)
         return cycles, words

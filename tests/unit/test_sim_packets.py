@@ -1,0 +1,122 @@
+"""Packets: ports of nodes, headers, shared links, orders; and what such profiles refuse."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from mcf.cluster import Cluster
+from mcf.errors import UserError
+from mcf.policies import NAMES, PlanRequest, plan
+from mcf.schedule import Schedule, verify
+from mcf.schedule.steps import PREFILL, RECV
+from mcf.sim import LinkChange, Profile, bounds, load_profile, rates_of, simulate
+from mcf.sim.network import Line
+from mcf.sim.packets import fair_rates, num_descriptors
+from mcf.testing.drawing import random_schedule
+from mcf.testing.policies import TINY
+from mcf.testing.recipe import Recipe
+from mcf.testing.strategies import recipes
+from simulated import asked, profile, shape_of, tiny_shape
+
+HARDWARE = load_profile("kr260-rtl")
+FAST = replace(HARDWARE, flops_s=1e30, memory_bytes_s=1e30)
+
+
+def wired(**changes: float) -> Profile:
+    """A port of 64 bytes/s each way, and computing in no time."""
+    numbers = {"flops_s": 1e30, "link_latency_s": 0.0, "port_bytes_s": 64.0}
+    return profile(**(numbers | changes))
+
+
+def planned(policy: str, topology: str) -> Schedule:
+    cluster = Cluster.uniform(topology, 4)
+    return plan(policy, PlanRequest(shape=TINY, cluster=cluster, prompt_tokens=1024, chunk_tokens=512))
+
+
+def test_fair_rates_by_hand() -> None:
+    """A line of 6 for a, b and c; b also needs one of 1, and c takes at most 4: a gets what is left, no more than c."""
+    wide, narrow = (Line(i, (i, i + 1), 1 / rate, 0.0, []) for i, rate in enumerate((6.0, 1.0)))
+    flows = {"a": (10.0, [wide]), "b": (10.0, [wide, narrow]), "c": (4.0, [wide])}
+    numbered = dict(enumerate(flows.values()))
+    assert fair_rates(numbered) == pytest.approx({0: 2.5, 1: 1.0, 2: 2.5})
+    numbered[2] = (2.0, [wide])
+    assert fair_rates(numbered) == pytest.approx({0: 3.0, 1: 1.0, 2: 2.0})
+
+
+def test_a_payload_by_hand() -> None:
+    """A node's 128 bytes of KV: two descriptors of 3 s, four packets of 32 bytes with headers of 16, a hop, an end."""
+    used = wired(packet_bytes=32.0, header_bytes=16.0, descriptor_s=3.0, delivery_s=7.0, link_latency_s=0.5)
+    shape = tiny_shape()
+    sched = plan("ring", asked(shape, 2, 8, 8))
+    events = simulate(sched, used, shape=shape).trace.events
+    moved = events[events["payload_bytes"] > 0]
+    assert moved["payload_bytes"].tolist() == [128, 128]
+    posted = 3.0 + 16 / 64 + 0.5
+    assert moved["t_start"] == pytest.approx([posted + 2 * 3.0] * 2)
+    assert moved["t_end"] == pytest.approx([posted + 2 * 3.0 + (128 + 4 * 16) / 64 + 0.5] * 2)
+    assert events["t_end"].max() == pytest.approx(moved["t_end"].max() + 7.0)
+
+
+@pytest.mark.parametrize("topology", ["switch", "mesh:2x2", "ring"])
+def test_a_nodes_port_carries_all_that_it_receives(topology: str) -> None:
+    sched = planned("one-shot", topology)
+    received = max(
+        sum(int(sched.row_bytes[sched.steps["ref"][row]]) for row in rows if sched.steps["kind"][row] == RECV)
+        for rows in ([r for r in sched.node_rows(n) if sched.steps["stage"][r] == PREFILL] for n in range(4))
+    )
+    took = float(simulate(sched, wired(), shape=TINY).trace.events["t_end"].max())
+    assert took >= TINY.num_layers * received / 64.0 - 1e-6
+    if topology == "mesh:2x2":  # two links each way, and one port
+        assert took > 1.3 * simulate(sched, replace(wired(), port_bytes_s=None), shape=TINY).ttft_s
+
+
+def test_descriptors_are_counted_by_head_half_and_row_of_blocks() -> None:
+    """Blocks 0 and 7 are one row of two; 0, 1, 14 and 15 are two rows. Two heads, keys and values."""
+    assert [num_descriptors(planned(policy, "mesh:2x2"), 2) for policy in ("zigzag", "one-shot")] == [4, 8]
+
+
+@settings(max_examples=10, deadline=None)
+@given(recipes())
+def test_no_simulated_time_is_below_a_bound_and_bytes_are_those_of_verify(recipe: Recipe) -> None:
+    sched = random_schedule(recipe)
+    shape = shape_of(sched)
+    result = simulate(sched, HARDWARE, shape=shape)
+    assert bounds(sched, HARDWARE, shape=shape).bound_s <= result.ttft_s * (1 + 1e-9)
+    assert result.traffic == {name: verify(sched).traffic[name] for name in result.traffic}
+    assert max(result.link_loads.values(), default=0.0) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_extrapolated_layers_and_repetition(policy: str) -> None:
+    shape = replace(TINY, num_layers=10)
+    cluster = Cluster.uniform("switch", 4)
+    sched = plan(policy, PlanRequest(shape=shape, cluster=cluster, prompt_tokens=1024, chunk_tokens=512))
+    whole, few = simulate(sched, FAST, shape=shape), simulate(sched, FAST, shape=shape, layers=6)
+    assert few.ttft_s == pytest.approx(whole.ttft_s, rel=0.1)
+    assert np.array_equal(simulate(sched, FAST, shape=shape).trace.events, whole.trace.events)
+    assert whole.fold is None
+
+
+def test_what_packets_cannot_model_is_refused() -> None:
+    sched = planned("pass-q", "switch")
+    with pytest.raises(UserError, match=r"got states that merge .* expected a profile without port_bytes_s"):
+        simulate(sched, HARDWARE, shape=TINY, merges=True)
+    with pytest.raises(UserError, match="got links that change"):
+        simulate(sched, HARDWARE, shape=TINY, changes=[LinkChange(link=(0, -1), factor=0.5)])
+    with pytest.raises(UserError, match="got descriptor_s in profile 'test': expected port_bytes_s beside it"):
+        profile(descriptor_s=1.0)
+    with pytest.raises(UserError, match="expected both"):
+        profile(port_bytes_s=1.0, header_bytes=1.0)
+
+
+def test_plans_count_headers_and_ports() -> None:
+    rates = rates_of(HARDWARE, Cluster.uniform("mesh:2x2", 4))
+    assert pytest.approx(16 * 200e6 * 64 / 65) == rates.BW
+
+
+def test_the_assumed_clock_is_in_the_label() -> None:
+    assert HARDWARE.label == "kr260-rtl (200 MHz assumed)"
+    assert not HARDWARE.physical
+    assert load_profile("kr260-physical").label == "kr260-physical"
