@@ -327,7 +327,7 @@ TABLE: dict[str, Runner] = {
     "mcf rtl report": hardware("no claim of 200 MHz"),
     "mcf rtl report --json": hardware('"caveats"'),
     "mcf rtl sim --decode qwen2.5-1.5b --nodes 4 --context 16k": decodes(
-        "16,384 tokens on a 2x2 mesh: attention of 14 of 28 layers"
+        "16,384 tokens on a 2x2 mesh: attention of 28 of 28 layers"
     ),
     "mcf rtl sim --demo": prints("demo on a 2x2 mesh"),
     "mcf rtl sim --demo --mesh 2x1 --json": prints('"phase_cycles"'),
