@@ -32,6 +32,26 @@ def test_commands_leave_in_order_as_they_were_written(stalls: float) -> None:
     assert [one.as_value().value if hasattr(one, "as_value") else one for one in got] == commands
 
 
+@pytest.mark.parametrize("bad", range(4))
+def test_a_run_with_a_bad_beat_has_another_length(bad: int) -> None:
+    dut, got = Payload(), []
+
+    async def memory(ctx) -> None:
+        for number in range(8):
+            ctx.set(dut.bad, number == bad)
+            await put(ctx, dut.data, number)
+
+    async def bench(ctx) -> None:
+        for _ in range(2):
+            await put(ctx, dut.fetch, {"address": 0, "beats": 4})
+        await ctx.tick().repeat(40)
+
+    simulate(dut, bench, background=[memory, sink(dut.requests, []), sink(dut.payload, got)])
+    lasts = [number for number, one in enumerate(got) if one.last]
+    assert [one.data for one in got[lasts[0] + 1 :]] == [4, 5, 6, 7]
+    assert [lasts[0] + 1, lasts[1] - lasts[0]] == [5 if bad == 3 else bad + 1, 4]
+
+
 @pytest.mark.parametrize(("seed", "pause", "stall"), STALLS)
 def test_states_and_memory_answer_in_the_order_of_the_fetches(seed: int, pause: float, stall: float) -> None:
     rng, dut = random.Random(seed), Payload()

@@ -16,6 +16,7 @@ from mcf.rtl.registers import (
     BY_NAME,
     COUNTERS,
     IDENTITY,
+    NUM_COMMANDS,
     NUM_COMPLETIONS,
     NUM_DESCRIPTORS,
     VERSION,
@@ -174,6 +175,24 @@ class Rings:
         if found:
             yield from write_register("done_tail", tail=self.read)
         return [(tag, clock) for tag, clock in found if tag != ROOM_TAG]
+
+
+@dataclass(kw_only=True)
+class CommandRing:
+    """Software's side of the ring of commands for the compute half: how many were written, modulo twice the size."""
+
+    posted: int = 0
+
+    def post(self, commands: Sequence[int]) -> Program[None]:
+        """Write commands one by one; where there is no room, look again and again."""
+        for word in commands:
+            taken = NUM_COMMANDS
+            while taken >= NUM_COMMANDS:
+                head = (yield from read_register("command_head"))["head"]
+                taken = (self.posted - head) % (2 * NUM_COMMANDS)
+            yield from write_entry("commands", self.posted % NUM_COMMANDS, word)
+            self.posted = (self.posted + 1) % (2 * NUM_COMMANDS)
+            yield from write_register("command_tail", tail=self.posted)
 
 
 def ask_directory(op: KvOp, kv_id: int, *, is_owner: bool = False, base: int = 0) -> Program[tuple[KvCode, int, int]]:

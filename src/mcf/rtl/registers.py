@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from mcf.rtl.commands import COMMAND_BITS
 from mcf.rtl.descriptor import DESCRIPTOR_WORDS
 from mcf.rtl.entry import NUM_ROUTES, Port
 
@@ -18,6 +19,7 @@ VERSION = 1
 NUM_DESCRIPTORS = 64
 NUM_COMPLETIONS = 64
 NUM_SLOTS = 32
+NUM_COMMANDS = 16
 PORTS = tuple(port.name.lower() for port in Port)
 
 
@@ -123,6 +125,7 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ("kv_refused", "the directory refused an operation"),
     ("reduce_refused", "a state packet that fits no slot was dropped, or a slot's set-up was refused"),
     ("link", "a link gave up or saw a damaged word"),
+    ("memory", "memory answered the compute half or a packet's payload with an error: what was read is wrong"),
 )
 
 # The counters of a node, in the order of the window and of `Perf`'s input: name, meaning, most per cycle.
@@ -203,6 +206,12 @@ REGISTERS: tuple[Register, ...] = (
         *("done_tail", 0x0114, Access.READ_WRITE),
         ("tail", 7, "completions read so far, modulo 128: software's to write"),
     ),
+    _register("command_head", 0x0120, Access.READ, ("head", 5, "commands of the compute half taken so far, modulo 32")),
+    _register(
+        *("command_tail", 0x0124, Access.READ_WRITE),
+        ("tail", 5, "commands written so far, modulo 32: writing it is the doorbell"),
+    ),
+    _register("computing", 0x0128, Access.READ, ("busy", 1, "1: some command that was taken is not done")),
     _register(
         *("node", 0x0200, Access.READ_WRITE),
         ("id", 10, "this node's number, `src` of what it sends"),
@@ -273,6 +282,15 @@ WINDOWS: tuple[Window, ...] = (
         width=145,
         meaning="header of the result 128, tag 8, children 5, place among the parent's children 4",
         is_whole=True,
+    ),
+    Window(
+        name="commands",
+        address=0x7000,
+        access=Access.WINDOW_WRITE,
+        num_entries=NUM_COMMANDS,
+        entry_words=COMMAND_BITS // 32,
+        width=COMMAND_BITS,
+        meaning="the ring of the compute half; see the command's table",
     ),
     Window(
         name="counters",

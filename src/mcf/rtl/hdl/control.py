@@ -8,13 +8,15 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from mcf.rtl.hdl.barrier import TAG_BITS, Barrier
+from mcf.rtl.hdl.command import Command
+from mcf.rtl.hdl.command_ring import CommandRing
 from mcf.rtl.hdl.completions import Completions, Issue
 from mcf.rtl.hdl.csr import AxiLite, Csr, layout_of, request_of
 from mcf.rtl.hdl.desc_ring import DescRing, Item
 from mcf.rtl.hdl.events import EVENT_BITS, NUM_SOURCES, Events
 from mcf.rtl.hdl.kv_dir import Ask
 from mcf.rtl.hdl.perf import Amounts, Perf
-from mcf.rtl.registers import BY_NAME, CYCLE_COUNTERS, WINDOW_BY_NAME
+from mcf.rtl.registers import BY_NAME, CYCLE_COUNTERS, NUM_COMMANDS, WINDOW_BY_NAME
 
 NUM_OUTSIDE = NUM_SOURCES - 3  # sources of events beside software, completions and the barrier
 
@@ -28,6 +30,7 @@ class Control(wiring.Component):
     the datapath; what is known here (cycles, descriptors, waits; descriptor, event, completion) is put in here.
     `routes` and `slots` are the datapath's tables as software writes them, `armed` the slots in use; by `kv_asks` and
     `kv_answer` software asks the replica directory. `interrupt` is a level.
+    `commands` are the compute half's, in order; `compute_waits` its waits, `computing` whether it is busy.
     """
 
     def __init__(self) -> None:
@@ -48,6 +51,9 @@ class Control(wiring.Component):
                 "kv_answer": In(layout_of(BY_NAME["kv_answer"])),
                 "node": Out(layout_of(BY_NAME["node"])),
                 "interrupt": Out(1),
+                "commands": Out(stream.Signature(Command)),
+                "compute_waits": In(stream.Signature(EVENT_BITS)),
+                "computing": In(1),
             }
         )
 
@@ -60,6 +66,7 @@ class Control(wiring.Component):
         m.submodules.barrier = barrier = Barrier()
         m.submodules.completions = completions = Completions()
         m.submodules.perf = perf = Perf()
+        m.submodules.command_ring = commands = CommandRing(NUM_COMMANDS)
         for a, b in (
             (wiring.flipped(self.axi), csr.axi),
             (wiring.flipped(self.routes), csr.routes),
@@ -72,10 +79,15 @@ class Control(wiring.Component):
             (completions.sets, events.sets[2]),
             (ring.waits, events.waits),
             (csr.descriptors, ring.write),
+            (csr.commands, commands.write),
+            (commands.commands, wiring.flipped(self.commands)),
+            (wiring.flipped(self.compute_waits), events.other_waits),
             (csr.counters, perf.read),
             (csr.completions, completions.read),
         ):
             wiring.connect(m, a, b)
+        m.d.comb += [commands.tail.eq(csr.command_tail.tail), csr.command_head.head.eq(commands.head)]
+        m.d.comb += csr.computing.busy.eq(self.computing | commands.commands.valid)
         self._events(m, csr, events, barrier, perf)
         self._ring(m, csr, ring, completions)
         self._counts(m, csr, ring, events, completions, perf)

@@ -1,10 +1,14 @@
 """A node without its links: the control plane, which software reaches over AXI4-Lite, and the datapath it drives."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
-from amaranth.lib.wiring import Component, In, Out, connect, flipped
+from amaranth.lib.wiring import Component, In, Member, Out, connect, flipped
 
 from mcf.rtl.hdl.beat import BeatStream
+from mcf.rtl.hdl.command import Command
 from mcf.rtl.hdl.control import Control
 from mcf.rtl.hdl.csr import AxiLite
 from mcf.rtl.hdl.datapath import NEIGHBOURS, Datapath, Fetch
@@ -23,6 +27,10 @@ PORTS = {
     "kv_ops": In(stream.Signature(Ask)),
     "kv_results": Out(stream.Signature(Answer)),
     "sets": In(stream.Signature(EVENT_BITS)),
+    "commands": Out(stream.Signature(Command)),
+    "compute_waits": In(stream.Signature(EVENT_BITS)),
+    "computing": In(1),
+    "memory_failed": In(1),
 }
 
 
@@ -32,7 +40,9 @@ class Core(Component):
     `axi`: all that software does (mcf.rtl.registers); `interrupt` is its level. `links_in`, `links_out`: neighbours,
     north, east, south, west. `fetch` asks for payload at an address, which comes by `payload`, closed by `last`.
     `kv` and `control` are packets for the compute half, `kv_ops` and `kv_results` its way to the replica directory,
-    `sets` its events. `links_bad` and `links_resent` are pulses of the link layer, a bit per neighbour.
+    `sets` its events, `commands` what software asks of it, `compute_waits` its waits; it says whether it is
+    `computing`, and by `memory_failed` that memory has answered with an error. `links_bad` and `links_resent` are
+    pulses of the link layer, a bit per neighbour.
     """
 
     def __init__(self) -> None:
@@ -57,6 +67,9 @@ class Core(Component):
             connect(m, getattr(datapath, name), getattr(control, name))
         connect(m, flipped(self.axi), control.axi)
         connect(m, flipped(self.sets), control.sets[0])
+        connect(m, control.commands, flipped(self.commands))
+        connect(m, flipped(self.compute_waits), control.compute_waits)
+        m.d.comb += control.computing.eq(self.computing)
         connect(m, datapath.sets, control.sets[1])
         m.d.comb += [
             *(self.interrupt.eq(control.interrupt), control.retired.eq(datapath.retired)),
@@ -73,4 +86,17 @@ class Core(Component):
             number = Signal(range(NUM_LINKS + 1))
             m.d.sync += number.eq(sum(pulses[1:], pulses[0]))
             m.d.comb += total.eq(number)
-        m.d.comb += is_bad.eq(bad != 0)
+        m.d.comb += [is_bad.eq(bad != 0), control.errors.memory.eq(self.memory_failed)]
+
+
+def pass_on(m: Module, ports: Mapping[str, Member], inside: Any, outside: Any) -> None:
+    """Lead the ports of these names from a component inside to those of the one around it."""
+    for name, member in ports.items():
+        inner, outer = getattr(inside, name), getattr(outside, name)
+        for a, b in zip(inner, outer, strict=True) if member.dimensions else ((inner, outer),):
+            if member.is_port:
+                m.d.comb += b.eq(a) if member.flow == Out else a.eq(b)
+            elif member.flow == In:
+                connect(m, flipped(b), a)
+            else:
+                connect(m, a, flipped(b))

@@ -14,15 +14,16 @@ from mcf.rtl.golden.events import MOST_PENDING
 EVENT_BITS = 8
 NUM_SOURCES = 5
 
-_Operation = data.StructLayout({"valid": 1, "is_wait": 1, "number": EVENT_BITS})
+_Operation = data.StructLayout({"valid": 1, "is_wait": 1, "is_other": 1, "number": EVENT_BITS})
 
 
 class Events(wiring.Component):
     """Takes sets from several sources and grants waits: one operation per cycle, from each source every other cycle.
 
-    `waits` is ready in the cycle in which its event is taken; a wait looks once, and again when its event is set. The
-    first source goes first. `lost` pulses for a set of an event that has MOST_PENDING already. A pulse on `clear`
-    forgets all: `clearing` is 1 meanwhile, for 256 cycles, and nothing is taken.
+    `waits` (the ring's) and `other_waits` (the compute half's) are ready in the cycle in which their event is taken; a
+    wait looks once, and again when its event is set. The first source goes first. `lost` pulses for a set of an event
+    that has MOST_PENDING already. A pulse on `clear` forgets all: `clearing` is 1 meanwhile, for 256 cycles, and
+    nothing is taken.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class Events(wiring.Component):
             {
                 "sets": In(stream.Signature(EVENT_BITS)).array(NUM_SOURCES),
                 "waits": In(stream.Signature(EVENT_BITS)),
+                "other_waits": In(stream.Signature(EVENT_BITS)),
                 "clear": In(1),
                 "clearing": Out(1),
                 "lost": Out(1),
@@ -46,16 +48,19 @@ class Events(wiring.Component):
 
     def _choose(self, m: Module, operation: data.View) -> None:
         """A wait goes first: it looks when it comes, and again when its event is set. Then the kept sets, in order."""
-        looks, may_look, may_choose = Signal(init=1), Signal(), Signal()
+        waits, looks, asks = (self.waits, self.other_waits), Signal(2, init=3), Signal(2)
+        may_look, may_choose = Signal(), Signal()
         is_waiting = operation.valid & operation.is_wait
         numbers = [Signal(EVENT_BITS, name=f"kept_{i}") for i in range(NUM_SOURCES)]
         kept = [Signal(name=f"is_kept_{i}") for i in range(NUM_SOURCES)]
         m.d.comb += [port.ready.eq(~is_kept & ~self.clearing) for port, is_kept in zip(self.sets, kept, strict=True)]
-        m.d.comb += [may_choose.eq(~self.clear & ~self.clearing), may_look.eq(looks & self.waits.valid & ~is_waiting)]
+        m.d.comb += [may_choose.eq(~self.clear & ~self.clearing), may_look.eq(asks.any() & ~is_waiting)]
+        m.d.comb += asks.eq(looks & Cat(port.valid for port in waits))
         m.d.sync += operation.valid.eq(may_choose & (may_look | Cat(kept).any()))
-        m.d.sync += [operation.is_wait.eq(may_look), operation.number.eq(self.waits.payload)]
+        m.d.sync += [operation.is_wait.eq(may_look), operation.is_other.eq(~asks[0])]
+        m.d.sync += operation.number.eq(Mux(asks[0], self.waits.payload, self.other_waits.payload))
         with m.If(may_choose & may_look):
-            m.d.sync += looks.eq(0)
+            m.d.sync += looks.eq(Mux(asks[0], looks & 0b10, looks & 0b01))
         for i in range(NUM_SOURCES):
             with m.If(may_choose & ~may_look & kept[i] & ~Cat(kept[:i]).any()):
                 m.d.sync += [operation.number.eq(numbers[i]), kept[i].eq(0)]
@@ -63,9 +68,10 @@ class Events(wiring.Component):
                 m.d.sync += [numbers[i].eq(self.sets[i].payload), kept[i].eq(1)]
             with m.If(self.clear):
                 m.d.sync += kept[i].eq(0)
-        is_set = operation.valid & ~operation.is_wait & (operation.number == self.waits.payload)
-        with m.If(self.waits.ready | is_set | self.clear):
-            m.d.sync += looks.eq(1)
+        for i, port in enumerate(waits):
+            is_set = operation.valid & ~operation.is_wait & (operation.number == port.payload)
+            with m.If(port.ready | is_set | self.clear):
+                m.d.sync += looks[i].eq(1)
 
     def _carry_out(self, m: Module, operation: data.View) -> None:
         depth = 1 << EVENT_BITS
@@ -73,11 +79,15 @@ class Events(wiring.Component):
             MemoryData(shape=range(MOST_PENDING + 1), depth=depth, init=[]), attrs={"ram_style": "distributed"}
         )
         read, write = pending.read_port(domain="comb"), pending.write_port()
-        at = Signal(EVENT_BITS)  # while clearing
+        at, granted = Signal(EVENT_BITS), Signal()  # `at`: while clearing
         is_all, is_counted = read.data == MOST_PENDING, operation.number != NO_EVENT
         m.d.comb += [
             *(read.addr.eq(operation.number), write.addr.eq(Mux(self.clearing, at, operation.number))),
-            self.waits.ready.eq(operation.valid & operation.is_wait & ((read.data != 0) | ~is_counted)),
+            granted.eq(operation.valid & operation.is_wait & ((read.data != 0) | ~is_counted)),
+            *(
+                self.waits.ready.eq(granted & ~operation.is_other),
+                self.other_waits.ready.eq(granted & operation.is_other),
+            ),
             self.lost.eq(operation.valid & ~operation.is_wait & is_all & is_counted),
             write.data.eq(Mux(operation.is_wait, read.data - 1, read.data + 1)),
             write.en.eq(operation.valid & is_counted & Mux(operation.is_wait, read.data != 0, ~is_all)),

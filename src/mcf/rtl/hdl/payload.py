@@ -16,7 +16,8 @@ class Payload(Component):
     """Answers `fetch` in order by runs of beats on `payload`, the last one marked.
 
     An address with STATE_BIT takes the next record of `states`, whose length must be what the fetch asks for; any other
-    one is read from memory: `requests`, answered by `data`.
+    one is read from memory: `requests`, answered by `data`. Where a beat is `bad` the run becomes shorter than it was
+    asked for, or longer by a beat, so that whoever makes a packet of it drops it.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class Payload(Component):
                 "states": In(BeatStream),
                 "requests": Out(RequestStream),
                 "data": In(stream.Signature(BEAT_BITS)),
+                "bad": In(1),
                 "payload": Out(BeatStream),
             }
         )
@@ -35,35 +37,42 @@ class Payload(Component):
         m = Module()
         m.submodules.queue = queue = Queue(data.StructLayout({"is_state": 1, "beats": 16}), depth=DEPTH)
         fetch, run = self.fetch, queue.output
-        is_state, number, is_last = fetch.p.address[STATE_BIT], Signal(16), Signal()
+        is_state = fetch.p.address[STATE_BIT]
         can_go = queue.input.ready & (is_state | self.requests.ready)
         m.d.comb += [
             *(self.requests.p.address.eq(fetch.p.address), self.requests.p.beats.eq(fetch.p.beats)),
             *(queue.input.p.is_state.eq(is_state), queue.input.p.beats.eq(fetch.p.beats)),
             self.requests.valid.eq(fetch.valid & ~is_state & queue.input.ready),
             *(queue.input.valid.eq(fetch.valid & can_go), fetch.ready.eq(can_go)),
-            is_last.eq(number + 1 == run.p.beats),
         ]
-        moves = self.payload.valid & self.payload.ready
         with m.If(run.p.is_state):
             m.d.comb += [
-                *(self.payload.p.data.eq(self.states.p.data), self.payload.p.last.eq(self.states.p.last)),
-                *(
-                    self.payload.valid.eq(run.valid & self.states.valid),
-                    self.states.ready.eq(run.valid & self.payload.ready),
-                ),
+                *(self.payload.p.eq(self.states.p), self.payload.valid.eq(run.valid & self.states.valid)),
+                self.states.ready.eq(run.valid & self.payload.ready),
+                run.ready.eq(self.payload.valid & self.payload.ready & self.states.p.last),
             ]
         with m.Else():
-            m.d.comb += [
-                *(self.payload.p.data.eq(self.data.payload), self.payload.p.last.eq(is_last)),
-                *(
-                    self.payload.valid.eq(run.valid & self.data.valid),
-                    self.data.ready.eq(run.valid & self.payload.ready),
-                ),
-            ]
-        m.d.comb += run.ready.eq(moves & self.payload.p.last)
-        with m.If(moves):
-            m.d.sync += number.eq(number + 1)
-            with m.If(self.payload.p.last):
-                m.d.sync += number.eq(0)
+            self._memory(m, run)
         return m
+
+    def _memory(self, m: Module, run: stream.Interface) -> None:
+        number, is_last, is_over, is_longer = Signal(16), Signal(), Signal(), Signal()
+        beats, out = self.data, self.payload
+        m.d.comb += [
+            is_last.eq(number + 1 == run.p.beats),
+            *(out.p.data.eq(beats.payload), out.p.last.eq((is_last ^ self.bad) | is_longer)),
+            out.valid.eq(run.valid & (is_longer | (beats.valid & ~is_over))),
+            beats.ready.eq(run.valid & ~is_longer & (is_over | out.ready)),
+        ]
+        taken = Signal()
+        m.d.comb += taken.eq(beats.valid & beats.ready)
+        ends = (taken & is_last & (is_over | ~self.bad)) | (is_longer & out.ready)
+        m.d.comb += run.ready.eq(ends)
+        with m.If(taken):
+            m.d.sync += [
+                number.eq(number + 1),
+                is_over.eq(is_over | self.bad),
+                is_longer.eq(is_last & self.bad & ~is_over),
+            ]
+        with m.If(ends):
+            m.d.sync += [number.eq(0), is_over.eq(0), is_longer.eq(0)]
