@@ -157,7 +157,7 @@ def test_the_input_never_waits_and_a_slot_is_free_only_when_its_result_is_out() 
     simulate(design, bench)
 
 
-def test_one_beat_per_cycle_and_seven_cycles_from_the_last_beat_to_the_result() -> None:
+def test_one_beat_per_cycle_and_eight_cycles_from_the_last_beat_to_the_result() -> None:
     rng = random.Random(6)
     design = Reduce()
     head = pack({"op": Op.STATE, "reduce_op": ReduceOp.MERGE, "len": 17})
@@ -170,7 +170,7 @@ def test_one_beat_per_cycle_and_seven_cycles_from_the_last_beat_to_the_result() 
         while not ctx.get(design.merged.valid):
             await ctx.tick()
             latency += 1
-        assert latency == 7
+        assert latency == 8
         ctx.set(design.merged.ready, 1)
         for _ in range(18):
             assert ctx.get(design.merged.valid)

@@ -185,7 +185,9 @@ CHECKS: dict[str, Check] = {
     "reduce.hasty": _mutant(_REDUCE, "completes with the first child", partial(ReduceBench, Hasty)),
     "reduce.double": _mutant(_REDUCE, "counts a child twice", partial(ReduceBench, CountsTwice)),
     "reduce.polite": _mutant(_REDUCE, "lets its input wait", partial(ReduceBench, Polite), quick=False),
-    "reduce.repeats": _mutant(_REDUCE, "sends results twice", partial(ReduceBench, emit=Repeats), quick=False),
+    "reduce.repeats": _mutant(
+        _REDUCE, "sends results twice", partial(ReduceBench, emit=Repeats), quick=False, num_steps=14
+    ),
     "reduce.forgets": _mutant(
         _PROMPT, "loses a completion", partial(ReduceBench, emit=Forgets, prompt=True), quick=False
     ),

@@ -156,9 +156,8 @@ class Reduce(Component):
         m.submodules.completions = self.completions = queue = SyncFIFO(
             width=len(Value.cast(self.front.completed)), depth=self.slots
         )
+        m.d.sync += [queue.w_en.eq(self.front.complete), queue.w_data.eq(self.front.completed)]
         m.d.comb += [
-            queue.w_en.eq(self.front.complete),
-            queue.w_data.eq(self.front.completed),
             self.emit.completion.valid.eq(queue.r_rdy),
             self.emit.completion.payload.eq(queue.r_data),
             queue.r_en.eq(self.emit.completion.ready),
