@@ -23,5 +23,7 @@ def install(
     """Install a package for one test."""
     write_package(folder, name, source, group, points)
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(sys, "modules", {key: value for key, value in sys.modules.items() if key != name})
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, name, None)  # so that the test's module is forgotten with it
+    del sys.modules[name]
     importlib.invalidate_caches()
