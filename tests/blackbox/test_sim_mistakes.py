@@ -29,7 +29,9 @@ def line(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return err.removesuffix("\n")
 
 
-PRESETS = "cpu-1g, cpu-50m, gpu-100g, gpu-10g, kr260-physical, paper16k-fitted, or a file whose name ends in .toml"
+PRESETS = (
+    "cpu-1g, cpu-50m, gpu-100g, gpu-10g, kr260-physical, kr260-rtl, paper16k-fitted, or a file whose name ends in .toml"
+)
 SIM = [
     (
         '"cpu-1g"',
