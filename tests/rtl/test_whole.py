@@ -10,14 +10,16 @@ pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
 from compute_half import Image, attend, gemv, load
 from mcf.rtl.build.cxxrtl import compile_module, missing_compiler
+from mcf.rtl.build.verilog import rtlil
 from mcf.rtl.cpu import Cpu
 from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.driver import CommandRing, Program, Rings, read_errors, start, write_register, write_tables
 from mcf.rtl.golden.compute import ComputeModel
 from mcf.rtl.golden.reduce import ReduceModel, Setup
 from mcf.rtl.golden.state import to_beats
+from mcf.rtl.hdl.node import WholeNode
 from mcf.rtl.hdl.payload import STATE_BIT
-from mcf.rtl.hdl.whole import Whole
+from mcf.rtl.hdl.whole import WHOLE_PORTS, Whole
 from mcf.rtl.mesh.ddr import Ddr, DdrTiming
 from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.routes import Mesh, Tables, spread
@@ -158,3 +160,9 @@ def test_payload_that_memory_cannot_give_is_not_sent(pair: Pair) -> None:
     errors = pair.nodes[1].processor.start(read_errors())
     pair.run()
     assert errors == [["dropped", "memory"]]
+
+
+def test_a_whole_node_has_what_it_holds_and_wires_for_links() -> None:
+    node = WholeNode()
+    assert set(node.signature.members) == {*WHOLE_PORTS, "tx", "rx"}
+    assert "module" in rtlil(node, top="node")

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,9 +90,7 @@ def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dic
     head = (meta.num_layers, meta.prompt_tokens + tokens)
     shapes = [(*head, heads, meta.head_dim) for heads in (meta.num_q_heads, meta.num_kv_heads, meta.num_kv_heads)]
     q, k, v = (rng.normal(size=shape) for shape in shapes)
-    start = time.perf_counter()
     got = run(sched, q, k, v, decode_tokens=tokens, mesh=mesh, **how)
-    seconds = time.perf_counter() - start
     law = mcf.ref.run(sched, q, k, v, decode_tokens=tokens)
     links = [_link(a, b, use, got.cycles) for (a, b), use in sorted(got.links.items())]
     numbers = {
@@ -101,8 +98,8 @@ def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dic
         "mesh": f"{mesh.width}x{mesh.height}",
         "cycles": got.cycles,
         "phase_cycles": got.phase_cycles,
-        "seconds": seconds,
-        "cycles_per_s": got.cycles / seconds,
+        "seconds": got.wall_s,
+        "cycles_per_s": got.cycles / got.wall_s,
         "decode_tokens": tokens,
         "merged_states": got.merged,
         "payload_bytes": got.trace.bytes_by_purpose(),

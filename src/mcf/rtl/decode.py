@@ -17,12 +17,12 @@ from mcf.rtl.golden.attention import MAX_TOKENS, ROW_SHIFT, ROWS
 from mcf.rtl.golden.gemv import GROUP
 from mcf.rtl.golden.reduce import Setup
 from mcf.rtl.golden.tiles import BEAT_BYTES, NUM_PORTS, SCALE_BEATS, TILE_BEATS
-from mcf.rtl.lower import NUM_EPOCHS, OUT_BEATS
+from mcf.rtl.lower import NUM_EPOCHS, STATE_TO_MERGE
 from mcf.rtl.rates import matrices, product_beats
 from mcf.rtl.registers import NUM_SLOTS
 from mcf.rtl.routes import Mesh, Tables, gather, spread
 from mcf.schedule.packets import BLOCK_TOKENS
-from mcf.schedule.wire import FIELDS, Collective, Flags, Op, ReduceOp, Stage, pack
+from mcf.schedule.wire import FIELDS, Collective, Op, pack
 
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # of a KR260
@@ -308,14 +308,9 @@ def setups(case: DecodeCase, tree: Tree, node: int, layer: int) -> Iterator[Setu
 
 def _header(case: DecodeCase, node: int, *, layer: int, q_head: int) -> dict[str, int]:
     return {
-        "stage": Stage.DECODE,
-        "op": Op.STATE,
-        "collective": Collective.REDUCE,
-        "reduce_op": ReduceOp.MERGE,
-        "flags": Flags.LAST,
+        **STATE_TO_MERGE,
         "src": node,
         "layer": layer,
         "head": q_head // case.shape.num_group_heads,
-        "len": 1 + OUT_BEATS,
         "tag": tag_of(case.shape, layer, q_head),
     }

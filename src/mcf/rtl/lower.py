@@ -38,6 +38,15 @@ from mcf.schedule.wire import FIELDS, Collective, Flags, Op, ReduceOp, Stage
 NUM_EPOCHS = 8
 OUT_BEATS = 16  # of a state in the reduction unit: a head size of at most 128
 MAX_NODES = FIELDS["src"].limit
+# What every header of a decode state on its way to a reduction unit says.
+STATE_TO_MERGE: Mapping[str, int] = {
+    "stage": Stage.DECODE,
+    "op": Op.STATE,
+    "collective": Collective.REDUCE,
+    "reduce_op": ReduceOp.MERGE,
+    "flags": Flags.LAST,
+    "len": 1 + OUT_BEATS,
+}
 WIRE_BYTES = (2, 4)  # per element: bfloat16 and float32
 
 
@@ -312,11 +321,7 @@ def state_header(low: Lowered, row: int, *, tick: int, q_head: int, to: Sequence
     """
     sched, step = low.sched, low.sched.step(row)
     return {
-        "stage": Stage.DECODE,
-        "op": Op.STATE,
-        "collective": Collective.REDUCE,
-        "reduce_op": ReduceOp.MERGE,
-        "flags": Flags.LAST,
+        **STATE_TO_MERGE,
         "src": step.node,
         "dst_node": to[0] if len(to) == 1 else step.node,
         "dst_root": step.node,
@@ -324,7 +329,6 @@ def state_header(low: Lowered, row: int, *, tick: int, q_head: int, to: Sequence
         "layer": tick % sched.meta.num_layers,
         "head": q_head // sched.meta.group_heads,
         "block": 0,
-        "len": 1 + OUT_BEATS,
         "tag": low.slot(tick, q_head),
     }
 

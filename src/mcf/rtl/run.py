@@ -1,5 +1,6 @@
 """`run`: obey a schedule on a mesh of node cores, cycle by cycle; payload producers stand in for the compute half."""
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,12 +30,16 @@ AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: sta
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RtlOutcome(Outcome):
-    """As of `ref`, and what the hardware saw: cycles, beats and waits of each link, results of the reduction units."""
+    """As of `ref`, and what the hardware saw: cycles, beats and waits of each link, results of the reduction units.
+
+    `wall_s` is how long the simulation took, its compilation aside.
+    """
 
     cycles: int
     phase_cycles: dict[str, int]
     links: dict[tuple[int, int], LinkUse]
     merged: int
+    wall_s: float = 0.0
     waveform: bytes = b""
 
 
@@ -66,9 +71,11 @@ def run(
     tensors = check_tensors(program, q=q, k=k, v=v)
     low = lower(schedule, mesh)
     board = Board(mesh, links=links, latency=latency, stall=stall, noise=noise, faults=faults, waveform=waveform)
+    start = time.perf_counter()
     try:
         out = Run(program, board, low, tensors).run()
-        return replace(out, waveform=board.take_waveform()) if waveform else out
+        wall_s = time.perf_counter() - start
+        return replace(out, wall_s=wall_s, waveform=board.take_waveform() if waveform else b"")
     finally:
         board.close()
 

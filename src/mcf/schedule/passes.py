@@ -11,8 +11,6 @@ import numpy as np
 from mcf.schedule.schedule import Array, Route, Schedule
 from mcf.schedule.steps import ATTEND, DRAIN, FREE, KEEP, KV, MERGE, NIC, NONE, RECV, SEND, STATE, STEP, STREAM
 
-SET_FIELDS = ("c_lo", "c_hi", "m_lo", "m_hi", "h_lo", "h_hi")
-
 
 def group_keys(steps: Array, num_chunks: int) -> Array:
     """[R] int64 key of each row's (node, chunk, stage), rising along every node's list."""

@@ -8,7 +8,7 @@ import numpy as np
 from mcf.errors import ScheduleError
 from mcf.schedule.meta import INT4_BYTES, ScheduleMeta
 from mcf.schedule.pieces import PIECE
-from mcf.schedule.schedule import Array, Schedule
+from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import (
     ALL,
     ATTEND,
@@ -277,8 +277,3 @@ def _cell(step: tuple[int, ...], after: list[int] | None) -> str:
     parts = [words[2], *words[3:]]
     whole_heads = [w for w in parts if not w.startswith("h")]
     return " ".join(whole_heads) if kind in (SEND, RECV, ATTEND) else " ".join(whole_heads[:4])
-
-
-def show_array(values: Array) -> str:
-    """Comma-joined integers."""
-    return ",".join(str(int(v)) for v in values)

@@ -11,21 +11,15 @@ from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.hdl.command import Command
 from mcf.rtl.hdl.control import Control
 from mcf.rtl.hdl.csr import AxiLite
-from mcf.rtl.hdl.datapath import NEIGHBOURS, Datapath, Fetch
+from mcf.rtl.hdl.datapath import COMPUTE_PORTS, NEIGHBOURS, Datapath
 from mcf.rtl.hdl.events import EVENT_BITS
-from mcf.rtl.hdl.kv_dir import Answer, Ask
 
 NUM_LINKS = len(NEIGHBOURS)
 # What the node has too; the links to its neighbours are beside these.
 PORTS = {
     "axi": In(AxiLite),
     "interrupt": Out(1),
-    "fetch": Out(stream.Signature(Fetch)),
-    "payload": In(BeatStream),
-    "kv": Out(BeatStream),
-    "control": Out(BeatStream),
-    "kv_ops": In(stream.Signature(Ask)),
-    "kv_results": Out(stream.Signature(Answer)),
+    **COMPUTE_PORTS,
     "sets": In(stream.Signature(EVENT_BITS)),
     "commands": Out(stream.Signature(Command)),
     "compute_waits": In(stream.Signature(EVENT_BITS)),

@@ -28,6 +28,15 @@ from mcf.rtl.registers import BY_NAME, WINDOW_BY_NAME
 
 NEIGHBOURS = (Port.NORTH, Port.EAST, Port.SOUTH, Port.WEST)
 Fetch = data.StructLayout({"address": 40, "beats": 16})
+# Towards the compute half: of the datapath, and of the core around it.
+COMPUTE_PORTS = {
+    "fetch": Out(stream.Signature(Fetch)),
+    "payload": In(BeatStream),
+    "kv": Out(BeatStream),
+    "control": Out(BeatStream),
+    "kv_ops": In(stream.Signature(Ask)),
+    "kv_results": Out(stream.Signature(Answer)),
+}
 
 
 class Datapath(Component):
@@ -44,12 +53,7 @@ class Datapath(Component):
             {
                 "links_in": In(BeatStream).array(len(NEIGHBOURS)),
                 "links_out": Out(BeatStream).array(len(NEIGHBOURS)),
-                "fetch": Out(stream.Signature(Fetch)),
-                "payload": In(BeatStream),
-                "kv": Out(BeatStream),
-                "control": Out(BeatStream),
-                "kv_ops": In(stream.Signature(Ask)),
-                "kv_results": Out(stream.Signature(Answer)),
+                **COMPUTE_PORTS,
                 "items": In(stream.Signature(Item)),
                 "issued": Out(stream.Signature(Issue)),
                 "retired": Out(1),

@@ -216,12 +216,6 @@ class Mesh:
         """Accesses that are not done yet."""
         return int(self._lib.mesh_axi_pending(self._mesh, axi))
 
-    def poke(self, instance: int, name: str, value: int) -> None:
-        """Set an input signal that is no stream, from the next cycle on."""
-        at, num_words = self._ports[instance].places(is_input=True)[name]
-        words = np.frombuffer(value.to_bytes(4 * num_words, "little"), np.uint32)
-        self._lib.mesh_poke(self._mesh, instance, at, words.ctypes.data, num_words)
-
     def peek(self, instance: int, name: str) -> int:
         """Read an output signal that is no stream, as it is after the last cycle."""
         at, num_words = self._ports[instance].places(is_input=False)[name]
@@ -306,7 +300,6 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_ddr_write": (None, (_P, _I, _L, ctypes.c_char_p, _L)),
     "mesh_ddr_read": (None, (_P, _I, _L, _P, _L)),
     "mesh_ddr_counts": (None, (_P, _I, _I, _P)),
-    "mesh_poke": (None, (_P, _I, _I, _P, _I)),
     "mesh_peek": (None, (_P, _I, _I, _P, _I)),
     "mesh_counts": (None, (_P, _I, _P)),
     "mesh_count_pulses": (_I, (_P, _I, _I)),

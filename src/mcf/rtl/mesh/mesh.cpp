@@ -592,12 +592,6 @@ void mesh_ddr_read(Mesh *mesh, int ddr, uint64_t address, uint8_t *into, uint64_
 
 void mesh_ddr_counts(Mesh *mesh, int ddr, int port, PortCounts *counts) { *counts = mesh->ddrs[ddr]->ports[port]->counts; }
 
-void mesh_poke(Mesh *mesh, int instance, int at, const uint32_t *words, int num_words) {
-    Instance &it = *mesh->instances[instance];
-    memcpy(it.signals_in.data() + at, words, num_words * 4);
-    it.awake = true;
-}
-
 void mesh_peek(Mesh *mesh, int instance, int at, uint32_t *words, int num_words) {
     memcpy(words, mesh->instances[instance]->signals_out.data() + at, num_words * 4);
 }
