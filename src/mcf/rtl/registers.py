@@ -305,6 +305,7 @@ WINDOWS: tuple[Window, ...] = (
 
 BY_NAME: Mapping[str, Register] = {register.name: register for register in REGISTERS}
 WINDOW_BY_NAME: Mapping[str, Window] = {window.name: window for window in WINDOWS}
+COUNTER_INDEX: Mapping[str, int] = {counter.name: index for index, counter in enumerate(COUNTERS)}
 
 
 def value_of(name: str, **fields: int) -> int:
