@@ -18,7 +18,7 @@ from mcf.rtl.driver import Program, read_counters, read_errors, read_register, s
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
 from mcf.rtl.hdl.core import Core
 from mcf.rtl.kv_ops import KvCode
-from mcf.rtl.links import LAST_BIT, PATIENCE, Links, LinkUse
+from mcf.rtl.links import LAST_BIT, Links, LinkUse
 from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.mesh.library import Stop
 from mcf.rtl.registers import COUNTERS, NUM_SLOTS
@@ -168,9 +168,9 @@ class Board:
     def run(self) -> bool:
         """Go on until something reaches a node; False when nothing can move any more.
 
-        Raises RunError naming a link when for PATIENCE cycles no link has moved a beat.
+        Raises RunError naming a link when for `links.patience` cycles no link has moved a beat.
         """
-        stop = self.wait(PATIENCE)
+        stop = self.wait(self.links.patience)
         if stop is Stop.LIMIT:
             self.links.check_progress()
         return stop is not Stop.QUIET

@@ -25,6 +25,7 @@ from mcf.trace import TraceBuilder
 from mcf.trace.outcome import Outcome, Residency, certify
 
 CLOCK_HZ = 200e6  # assumed, to write cycles as seconds; no claim that any part reaches it
+REST = 4_000  # cycles in which links have said their last words
 AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: states merged in another order of arrival
 
 
@@ -32,13 +33,15 @@ AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: sta
 class RtlOutcome(Outcome):
     """As of `ref`, and what the hardware saw: cycles, beats and waits of each link, results of the reduction units.
 
-    `wall_s` is how long the simulation took, its compilation aside.
+    `counters` are those of each node, as software reads them; `wall_s` is how long the simulation took, its compilation
+    aside.
     """
 
     cycles: int
     phase_cycles: dict[str, int]
     links: dict[tuple[int, int], LinkUse]
     merged: int
+    counters: tuple[dict[str, int], ...] = ()
     wall_s: float = 0.0
     waveform: bytes = b""
 
@@ -236,6 +239,8 @@ class Run:
 
     def _outcome(self, cycles: int) -> RtlOutcome:
         meta = self.sched.meta
+        self.board.run_for(REST)
+        counters = tuple(self.board.counters())
         meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": cycles, "clock_hz": CLOCK_HZ}
         return RtlOutcome(
             out=self._output(),
@@ -249,7 +254,8 @@ class Run:
             cycles=cycles,
             phase_cycles=self._phases(),
             links=self.board.link_use(),
-            merged=sum(counts["merged"] for counts in self.board.counters()),
+            merged=sum(counts["merged"] for counts in counters),
+            counters=counters,
         )
 
     def _phases(self) -> dict[str, int]:
