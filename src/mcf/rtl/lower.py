@@ -7,7 +7,7 @@ one for each query head.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -225,44 +225,58 @@ def header_of(low: Lowered, row: int, message: Message, *, layer: int, to: Seque
     }
 
 
-def descriptors(headers: Sequence[Mapping[str, int]], beats: Sequence[int], address: int) -> Iterator[int]:
-    """Pack messages whose payloads follow each other from `address` on; equal steps become one descriptor's loop."""
+def descriptors(
+    headers: Sequence[Mapping[str, int]], beats: Sequence[int], addresses: int | Sequence[int]
+) -> Iterator[int]:
+    """Pack messages with payloads at `addresses`, or one behind the other from an address on; equal steps become one
+    descriptor's loop.
+    """
+    if isinstance(addresses, int):
+        starts = accumulate(beats, initial=0)
+        addresses = [addresses + start * BEAT_BYTES for start, _ in zip(starts, beats, strict=False)]
     at = 0
     while at < len(headers):
-        count, half, head = _loop(headers, beats, at)
+        count, half, head, beats_on = _loop(headers, beats, addresses, at)
         yield pack_descriptor(
             headers[at],
-            address=address,
+            address=addresses[at],
             beats=beats[at],
             repeat=count - 1,
-            step_address=beats[at],
+            step_address=beats_on,
             step_half=half,
             step_head=head,
         )
-        address += count * beats[at] * BEAT_BYTES
         at += count
 
 
-def _loop(headers: Sequence[Mapping[str, int]], beats: Sequence[int], at: int) -> tuple[int, int, int]:
-    """How many messages from `at` on are one loop, and by what {block, is_v} and head move."""
-    steps = _step(headers, at) if at + 1 < len(headers) else (0, 0)
-    if not (steps[0] in DESCRIPTOR["step_half"].span and steps[1] in DESCRIPTOR["step_head"].span):
-        return 1, 0, 0
+_Steps = tuple[int, int, int]  # by what {block, is_v}, head and address move
+_STEPS = tuple(DESCRIPTOR[name].span for name in ("step_half", "step_head", "step_address"))
+
+
+def _loop(
+    headers: Sequence[Mapping[str, int]], beats: Sequence[int], addresses: Sequence[int], at: int
+) -> tuple[int, int, int, int]:
+    """How many messages from `at` on are one loop, and its steps."""
+    alone = (1, 0, 0, beats[at])
+    steps = _step(headers, addresses, at) if at + 1 < len(headers) else (0, 0, 0)
+    if any(step not in span for step, span in zip(steps, _STEPS, strict=True)):
+        return alone
     count = 1
     while (
         at + count < len(headers)
         and beats[at + count] == beats[at]
-        and _step(headers, at + count - 1) == steps
+        and _step(headers, addresses, at + count - 1) == steps
         and count < DESCRIPTOR["repeat"].span.stop
         and _rest(headers[at + count]) == _rest(headers[at])
     ):
         count += 1
-    return (count, *steps) if count > 1 else (1, 0, 0)
+    return (count, *steps) if count > 1 else alone
 
 
-def _step(headers: Sequence[Mapping[str, int]], at: int) -> tuple[int, int]:
+def _step(headers: Sequence[Mapping[str, int]], addresses: Sequence[int], at: int) -> _Steps:
     a, b = headers[at], headers[at + 1]
-    return (b["block"] - a["block"]) * 2 + b["is_v"] - a["is_v"], b["head"] - a["head"]
+    half = (b["block"] - a["block"]) * 2 + b["is_v"] - a["is_v"]
+    return half, b["head"] - a["head"], (addresses[at + 1] - addresses[at]) // BEAT_BYTES
 
 
 def _rest(header: Mapping[str, int]) -> dict[str, int]:

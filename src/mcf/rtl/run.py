@@ -9,7 +9,9 @@ import numpy as np
 
 from mcf.errors import LawError, RunError
 from mcf.rtl.board import Board
+from mcf.rtl.compute import Compute
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
+from mcf.rtl.holding import Holding
 from mcf.rtl.links import LinkUse
 from mcf.rtl.lower import Lowered, lower
 from mcf.rtl.node import Node
@@ -102,6 +104,10 @@ class Run:
         self.decoded = np.full((sched.meta.num_nodes, *self.tensors[0][:, sched.meta.prompt_tokens :].shape), np.nan)
         self.nodes = [Node(self, n) for n in range(sched.meta.num_nodes)]
 
+    def compute_of(self, number: int) -> Holding:
+        """What a node's compute half is."""
+        return Compute(self.program, number, self.board, v_scale=self.v_scale, end=self.end)
+
     def run(self) -> RtlOutcome:
         """Write the tables, then let nodes and mesh take turns to the end."""
         for number in range(self.sched.meta.num_nodes):
@@ -131,7 +137,7 @@ class Run:
         for row, tick, group in ready:
             self.waiting.remove((row, tick, group))
             self.under_way.setdefault((row, tick), (self.board.cycle, set(self.sched.receivers(row))))
-            self.nodes[self.program.rows[row].node].launch(row, tick, group)
+            self.nodes[self.program.rows[row].node].sending.launch(row, tick, group)
         return len(ready)
 
     def _have_posted(self, row: int, tick: int, group: list[int]) -> bool:
@@ -142,7 +148,7 @@ class Run:
         for node in self.nodes:
             done += node.directory.collect()
             for packet in self.board.packets(node.number):
-                node.receive(packet)
+                node.receiving.take(packet)
                 done += 1
         return done
 
@@ -196,7 +202,7 @@ class Run:
         if not left:
             del self.under_way[step.ref, tick]
             self.end(step.ref, tick, cycle)
-            self.nodes[self.program.rows[step.ref].node].sent(step.ref, tick)
+            self.nodes[self.program.rows[step.ref].node].sending.done(step.ref, tick)
 
     def _crossed(self, send: int, receiver: int, tick: int, start: int, cycle: int) -> None:
         """One event for each link of the schedule that the payload has crossed."""
