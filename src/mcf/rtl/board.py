@@ -15,7 +15,7 @@ from mcf.rtl.board_node import compile_node, node_on, whole_runs
 from mcf.rtl.driver import Program, read_counters, read_errors, read_register, start, write_tables
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
 from mcf.rtl.kv_ops import KvCode
-from mcf.rtl.links import LAST_BIT, PATIENCE, Links, LinkUse
+from mcf.rtl.links import LAST_BIT, Links, LinkUse
 from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.mesh.library import Stop
@@ -158,9 +158,9 @@ class Board:
     def run(self) -> bool:
         """Go on until something reaches a node; False when nothing can move any more.
 
-        Raises RunError naming a link when for PATIENCE cycles no link and no memory has moved a beat.
+        Raises RunError naming a link when for `links.patience` cycles no link and no memory has moved a beat.
         """
-        stop = self.wait(PATIENCE)
+        stop = self.wait(self.links.patience)
         before, self._beats = self._beats, sum(node.memory_beats for node in self.nodes)
         if stop is Stop.LIMIT and self._beats == before:
             self.links.check_progress()
