@@ -57,6 +57,10 @@ def simulate(
     demo: Annotated[
         bool, typer.Option("--demo", help="Instead of FILE: multicast, replicas that drain while read, merged states.")
     ] = False,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Nodes with compute halves and memories: real INT4 KV, attention in hardware."),
+    ] = False,
     decode: Annotated[
         str | None,
         typer.Option(
@@ -110,7 +114,7 @@ def simulate(
     """Run a schedule, or a decode step, on a mesh of simulated nodes: cycles by phase, use of links and memory."""
     if decode is not None:
         schedules = {"file": file, "demo": demo or None, "decode_tokens": decode_tokens, "mesh": mesh}
-        check_alone("--decode", **schedules, waveform=waveform, noise=noise)
+        check_alone("--decode", **schedules, waveform=waveform, noise=noise, whole=whole or None)
         decode_command(
             decode,
             num_nodes=read_int(nodes or DEFAULT_NODES, "--nodes"),
@@ -129,5 +133,6 @@ def simulate(
         links=links or DEFAULT_LINKS,
         noise=0.0 if noise is None else read_float(noise, "--noise"),
         waveform=waveform,
+        is_whole=whole,
         is_json=json,
     )

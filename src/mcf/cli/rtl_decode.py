@@ -24,7 +24,7 @@ from mcf.rtl.routes import Mesh
 if TYPE_CHECKING:
     from mcf.rtl.decode_found import DecodeRun
 
-NODE_CYCLES = 10_000_000  # simulated in about a minute
+NODE_CYCLES = 12_000_000  # simulated in about a minute
 DEFAULT_NODES = "4"
 DEFAULT_CONTEXT = "16k"
 SLOW_S = 2.0
