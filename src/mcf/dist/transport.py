@@ -32,6 +32,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -138,10 +139,9 @@ def _reason(exc: BaseException) -> str:
 def _open_store(host: str, port: int, listen_fd: int, timeout_s: float) -> TCPStore:
     """Return a client of the store at host:port; serves it on `listen_fd`, a listening socket, unless that is -1."""
     timeout, address = timedelta(seconds=timeout_s), _address_of(host, port)
-    if listen_fd < 0:
-        return without_names(lambda: TCPStore(address, port, is_master=False, timeout=timeout))
-    own = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listen_fd}
-    return without_names(lambda: TCPStore(address, port, timeout=timeout, **own))
+    serves, fd = (True, listen_fd) if listen_fd >= 0 else (False, None)
+    store = partial(TCPStore, is_master=serves, timeout=timeout, wait_for_workers=False, master_listen_fd=fd)
+    return without_names(partial(store, address, port))
 
 
 def _address_of(host: str, port: int) -> str:
