@@ -12,12 +12,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mcf.engine.llm
+import mcf.ref
 import netns
 from lab import share
 from launched import TORCHRUN, Running
@@ -249,20 +251,42 @@ def hardware(text: str) -> "Runner":
 
 
 def decodes(text: str) -> "Runner":
-    """Run a decode step but for its simulation, whose compute half compiles for minutes: tests/rtl have that."""
+    """Run a decode step but for its simulation, whose node compiles for minutes: tests/rtl have that."""
 
     def run(shop: Workshop, command: str) -> None:
-        from mcf.rtl import decode_run
+        from mcf.rtl import board_node, decode_found, decode_run
 
-        layer = decode_run.LayerRun(attention_cycles=9, cycles=10, outputs=(), error=0.0, exact_states=1)
-        product = decode_run.ProductRun(rows=1, columns=1, beats=1, cycles=1, is_exact=True)
+        exact = {"exact_states": 1, "exact_results": 1}
+        layer = decode_found.LayerRun(attention_cycles=9, cycles=10, outputs=(), error=0.0, **exact)
+        product = decode_found.ProductRun(rows=1, columns=1, beats=1, cycles=1, is_exact=True)
 
-        def quick(case: Any, source: Any) -> Any:
-            ran = {"product": product, "memory_beats": [0], "link_beats": 0, "cycles": 10 * len(case.layers)}
-            return decode_run.DecodeRun(case=case, layers=[layer] * len(case.layers), **ran)
+        def quick(case: Any, source: Any, **how: Any) -> Any:
+            ran = {"product": product, "read_beats": [[1] * 5], "link_beats": 0, "cycles": 10 * len(case.layers)}
+            layers = [layer] * len(case.layers)
+            return decode_found.DecodeRun(case=case, layers=layers, counts=[{"merged": 1}], **ran)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(decode_run, "run_decode", quick)
+            patch.setattr(board_node, "compile_node", lambda **_: None)
+            assert text in shop.mcf(command)
+
+    return run
+
+
+def attends(text: str) -> "Runner":
+    """Run a schedule on whole nodes but for its simulation, for the same reason."""
+
+    def run(shop: Workshop, command: str) -> None:
+        from mcf.rtl import run as executor
+
+        def quick(sched: Any, *tensors: Any, decode_tokens: int, whole: bool, **how: Any) -> Any:
+            assert whole
+            law = mcf.ref.run(sched, *tensors, decode_tokens=decode_tokens)
+            shared = {field.name: getattr(law, field.name) for field in fields(law)}
+            return executor.RtlOutcome(**shared, cycles=1, phase_cycles={}, links={}, merged=0, wall_s=1.0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(executor, "run", quick)
             assert text in shop.mcf(command)
 
     return run
@@ -327,11 +351,12 @@ TABLE: dict[str, Runner] = {
     "mcf rtl report": hardware("no claim of 200 MHz"),
     "mcf rtl report --json": hardware('"caveats"'),
     "mcf rtl sim --decode qwen2.5-1.5b --nodes 4 --context 16k": decodes(
-        "16,384 tokens on a 2x2 mesh: attention of 28 of 28 layers"
+        "16,384 tokens on a 2x2 mesh of whole nodes: attention of 28 of 28 layers"
     ),
     "mcf rtl sim --demo": prints("demo on a 2x2 mesh"),
     "mcf rtl sim --demo --mesh 2x1 --json": prints('"phase_cycles"'),
     "mcf rtl sim --demo --noise 0.01": prints("sent again"),
+    "mcf rtl sim --demo --whole --mesh 2x1 --decode-tokens 1": attends("Bit for bit as the golden model"),
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }
