@@ -128,7 +128,7 @@ def on_mesh(sched: Schedule, mesh: Mesh) -> Schedule:
 
 def infinitely_fast(profile: Profile) -> Profile:
     """The profile, with no time for computing."""
-    return replace(profile, flops_s=1e30, memory_bytes_s=1e30)
+    return replace(profile, flops_s=1e30, attention_flops_s=1e30, memory_bytes_s=1e30)
 
 
 def measured(case: Case, decoded: Sequence[int] = DECODED) -> Iterator[dict[str, Any]]:

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from mcf.cluster import Cluster
+from mcf.cluster import Cluster, Topology
 from mcf.errors import UserError
 from mcf.policies import NAMES, PlanRequest, plan
 from mcf.schedule import Schedule, verify
 from mcf.schedule.steps import PREFILL, RECV
 from mcf.sim import LinkChange, Profile, bounds, load_profile, rates_of, simulate
 from mcf.sim.messages import num_descriptors, num_packets
+from mcf.sim.states import states_s
 from mcf.testing.drawing import random_schedule
 from mcf.testing.policies import TINY
 from mcf.testing.recipe import Recipe
@@ -20,7 +21,7 @@ from mcf.testing.strategies import recipes
 from simulated import asked, profile, shape_of, tiny_shape
 
 HARDWARE = load_profile("kr260-rtl")
-FAST = replace(HARDWARE, flops_s=1e30, memory_bytes_s=1e30)
+FAST = replace(HARDWARE, flops_s=1e30, attention_flops_s=1e30, memory_bytes_s=1e30)
 
 
 def wired(**changes: float) -> Profile:
@@ -116,6 +117,24 @@ def test_what_packets_cannot_model_is_refused() -> None:
         profile(doorbell_s=1.0)
     with pytest.raises(UserError, match="expected both"):
         profile(port_bytes_s=1.0, header_bytes=1.0)
+
+
+def test_the_last_states_of_a_token_by_hand() -> None:
+    """Two nodes, one head: fetched, to the root, merged while it comes in, to both; the record itself does not count.
+
+    A number takes 0.25 s, as a header; a state of 8 numbers of 2 bytes and a beat 0.5 s, its packet 0.75.
+    """
+    numbers = {"delivery_s": 7.0, "link_latency_s": 2.0, "merge_s": 4.0}
+    used = wired(packet_bytes=32.0, header_bytes=16.0, **numbers)
+    look, hop, store, numbers_s, packet = 6 * 0.25, 2.0 - 6 * 0.25, 3 * 0.25, 0.5, 0.75
+    up = 3.5 + numbers_s + look + hop + look + packet + store + packet
+    down = look + hop + look + packet + store + packet + 3.5
+    mesh = Topology.parse("mesh:2x1", 2)
+    assert states_s(mesh, used, num_heads=1, head_dim=8) == pytest.approx(up - packet + 4.0 + down - packet)
+    more = [states_s(Topology.parse("mesh:4x4", 16), HARDWARE, num_heads=n, head_dim=128) for n in (1, 6)]
+    assert 16 * 4 < more[0] * 200e6 < more[1] * 200e6 < 16 * 6 * 18
+    assert states_s(Topology.parse("switch", 1), used, num_heads=1, head_dim=8) == 0.0
+    assert states_s(Topology.parse("switch", 4), used, num_heads=1, head_dim=8) > up
 
 
 def test_plans_count_headers_and_ports() -> None:

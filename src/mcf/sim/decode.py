@@ -3,9 +3,8 @@
 A layer is each node's dense work for one token, its attention to the KV that it owns, its states to all others and the
 merge of all states. Each node waits for the slowest state, so that layers soon take equal times: three are simulated.
 
-On hardware of packets (`port_bytes_s`) states take the way of `mcf rtl sim --decode` instead: each query head's record
-leaves when it is finished, goes up a tree of reduction units, and the result goes to all. All heads but the last hide
-behind attention, which works on whole tiles where the profile says so (`tile_tokens`).
+On hardware of packets (`port_bytes_s`) states take the way of `mcf rtl sim --decode` instead (`mcf.sim.states`): all KV
+heads but the last hide behind attention, which works on whole tiles where the profile says so (`tile_tokens`).
 """
 
 import math
@@ -22,13 +21,10 @@ from mcf.schedule.schedule import Array
 from mcf.schedule.steps import ATTEND, DECODE, MERGE, PRODUCE, RECV, SEND
 from mcf.sim.cost import STATE_WIDTH_BYTES, head_seconds
 from mcf.sim.network import Network, used_cluster
-from mcf.sim.packets import Port
 from mcf.sim.profile import Profile
-from mcf.sim.routers import CHECK, GRANT, STORE
+from mcf.sim.states import states_s
 
 LAYERS = 3
-STATE_BEATS = 1  # of a record beside its numbers: header's tag, sum and count
-STATE_NUMBER_BYTES = 2  # in block floating point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +54,8 @@ def token_parts(
     products, attention = (layers * _most(schedule, seconds * (steps["kind"] == kind)) for kind in (PRODUCE, ATTEND))
     head = head_seconds(shape, profile)
     if profile.port_bytes_s is not None:
-        network = layers * _states_s(schedule, profile, used)
+        heads, size = schedule.meta.group_heads, schedule.meta.head_dim
+        network = layers * states_s(used.topology, profile, num_heads=heads, head_dim=size)
     else:
         network = max(_template_s(schedule, profile, shape, used, tokens) - products - attention, 0.0)
     return TokenParts(products_s=products, attention_s=attention, network_s=network, head_s=head)
@@ -91,24 +88,6 @@ def _template_s(sched: Schedule, profile: Profile, shape: ModelShape, cluster: C
     ends = [template.layer() for _ in range(min(LAYERS, sched.meta.num_layers))]
     steady = ends[-1] - ends[-2] if len(ends) > 1 else 0.0
     return ends[-1] + steady * (sched.meta.num_layers - len(ends))
-
-
-def _states_s(sched: Schedule, profile: Profile, cluster: Cluster) -> float:
-    """One layer's last state: ordered and fetched, merged at each level of a tree whose root is near to all, and back.
-
-    A unit gives out what it merges while it comes in; a result is stored whole where it arrives.
-    """
-    if sched.meta.num_nodes == 1:
-        return 0.0
-    port, topology = Port(profile), cluster.topology
-    nodes = range(sched.meta.num_nodes)
-    depth = 1 if topology.is_switch else min(max(len(topology.route(n, m)) for m in nodes) for n in nodes)
-    numbers = STATE_BEATS * port.header_s + sched.meta.head_dim * STATE_NUMBER_BYTES / port.rate
-    packet, look, store = numbers + port.header_s, (CHECK + GRANT) * port.header_s, STORE * port.header_s
-    hop = profile.link_latency_s
-    up = depth * (hop + look + packet + store + (profile.merge_s or 0.0))
-    down = depth * hop + look + packet + store + packet
-    return port.written_s(1) + port.delivery_s + numbers + up + down
 
 
 class _Template:
