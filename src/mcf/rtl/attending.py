@@ -16,7 +16,7 @@ from mcf.rtl.board import Board, Packet
 from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.golden.state import EMPTY_EXPONENT, BlockState, from_beats
 from mcf.rtl.hdl.payload import STATE_BIT
-from mcf.rtl.lower import OUT_BEATS
+from mcf.rtl.merges import OUT_BEATS
 from mcf.rtl.rows import Batch
 from mcf.schedule.packets import BEAT_BYTES
 from mcf.schedule.wire import FIELDS, Flags, Op

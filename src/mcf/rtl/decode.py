@@ -17,7 +17,8 @@ from mcf.rtl.golden.attention import MAX_TOKENS, ROW_SHIFT, ROWS
 from mcf.rtl.golden.gemv import GROUP
 from mcf.rtl.golden.reduce import Setup
 from mcf.rtl.golden.tiles import BEAT_BYTES, NUM_PORTS, SCALE_BEATS, TILE_BEATS
-from mcf.rtl.lower import NUM_EPOCHS, STATE_TO_MERGE
+from mcf.rtl.headers import STATE_TO_MERGE
+from mcf.rtl.lower import NUM_EPOCHS
 from mcf.rtl.rates import matrices, product_beats
 from mcf.rtl.registers import NUM_SLOTS
 from mcf.rtl.routes import Mesh, Tables, gather, spread
