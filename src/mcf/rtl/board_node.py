@@ -75,7 +75,7 @@ class BoardNode:
 def compile_node(*, is_whole: bool, waveform: bool = False) -> Library:
     """The node's library: a core, or a whole node that shows its records."""
     if is_whole:
-        return compile_module(Whole(watched=True), name="whole watched", waveform=waveform)
+        return compile_module(Whole(watched=True), name="whole-watched", waveform=waveform)
     return compile_module(Core(), name="core", waveform=waveform)
 
 
