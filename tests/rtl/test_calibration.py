@@ -13,7 +13,8 @@ from mcf.cli import main
 from mcf.errors import ScheduleError
 from mcf.model import named_shape
 from mcf.rtl.build.cxxrtl import missing_compiler
-from mcf.rtl.lower import descriptors, header_of, lower
+from mcf.rtl.headers import descriptors, header_of
+from mcf.rtl.lower import lower
 from mcf.rtl.rates import BEATS_PER_CYCLE, matrices, product_beats
 from mcf.schedule.packets import BEAT_BYTES, SEGMENT_BEATS
 from mcf.schedule.steps import PREFILL

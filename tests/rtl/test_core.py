@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
+from mcf.errors import RunError
 from mcf.rtl.board import Board, Packet
 from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.descriptor import pack_descriptor
@@ -177,3 +178,11 @@ def test_slots_in_use_are_read_from_registers(board: Board) -> None:
     board.arm(0, [header | 3 << 128 | 2 << 136])
     board.settle()
     assert board.ask(0, read_errors()) == ["reduce_refused"]
+
+
+def test_a_core_has_no_memory_and_no_compute_half(board: Board) -> None:
+    with pytest.raises(RunError, match="got a core, which has no memory: expected a board of whole nodes"):
+        board.nodes[0].ddr.write(0, bytes(16))
+    with pytest.raises(RunError, match="got commands for a core: expected a board of whole nodes"):
+        board.command(0, [0])
+    assert board.nodes[0].memory_beats == 0

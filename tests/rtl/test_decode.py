@@ -208,10 +208,10 @@ def test_more_query_heads_than_accumulators_come_in_batches() -> None:
     [
         ({"head_dim": 256}, "got heads of 256: expected at most 128, the rows of the array"),
         ({"num_layers": 129}, "got 129 layers: expected at most 128"),
-        ({"num_q_heads": 34}, "got 17 query heads per KV head: expected at most 16 accumulators"),
+        ({"num_q_heads": 34}, "got 17 query heads per KV head: expected at most 16; choose another model"),
         (
             {"num_q_heads": 36, "num_kv_heads": 12},
-            "got 36 query heads: expected at most 32, the slots of the reduction",
+            "got 36 query heads: expected at most 32, the reduction slots; choose",
         ),
         ({"num_q_heads": 33, "num_kv_heads": 33}, "got 33 KV heads: the packet header has room for 32"),
         ({"num_layers": 128, "vocab_size": 10_000_000}, "GiB of weights, expected at most 3.50 GiB together"),

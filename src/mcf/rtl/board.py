@@ -147,8 +147,7 @@ class Board:
 
     def command(self, node: int, commands: Iterable[int]) -> None:
         """Queue commands for a whole node's compute half. Where its ring is full the processor waits for room."""
-        it = self.nodes[node]
-        it.processor.start(it.commands.post(list(commands)))
+        self.nodes[node].command(list(commands))
 
     def set_event(self, node: int, event: int) -> None:
         """Set an event: as the compute half beside a core does, or by software."""

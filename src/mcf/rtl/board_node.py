@@ -44,7 +44,7 @@ class BoardNode:
     def ddr(self) -> Ddr:
         """The memory. Raises RunError where the node is a core alone."""
         if self.memory is None:
-            raise RunError("got a node without memory: expected a board of whole nodes (Board(memory=...))")
+            raise RunError("got a core, which has no memory: expected a board of whole nodes (Board(memory=...))")
         return self.memory
 
     @property
@@ -63,6 +63,12 @@ class BoardNode:
             self.processor.instances.write_memory(self.producer, address, payload)
         else:
             self.ddr.write(address, payload)
+
+    def command(self, commands: Sequence[int]) -> None:
+        """Queue commands for the compute half. Raises RunError where the node is a core alone."""
+        if self.memory is None:
+            raise RunError("got commands for a core: expected a board of whole nodes (Board(memory=...))")
+        self.processor.start(self.commands.post(commands))
 
     def set_event(self, event: int) -> None:
         """Set an event: as the compute half beside a core does, or by software."""

@@ -24,6 +24,7 @@ from mcf.schedule.wire import FIELDS
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # of a KR260
 ROW_BYTES = 8192  # of a bank of memory
+OTHER = "choose another model"
 SYSTEM_BYTES = GIB // 2  # kept for the processor's own programs
 
 
@@ -69,18 +70,18 @@ def _wrong(case: DecodeCase) -> Iterator[str]:
     if case.context < 1:
         yield f"got a context of {case.context} tokens: expected at least 1"
     if shape.head_dim > ROWS:
-        yield f"got heads of {shape.head_dim}: expected at most {ROWS}, the rows of the array"
+        yield f"got heads of {shape.head_dim}: expected at most {ROWS}, the rows of the array; {OTHER}"
     if not 1 <= case.group <= GROUP:
         yield f"got a quantisation group of {case.group}: expected 1 to {GROUP}, what a sum of the array can hold"
     if shape.num_layers > FIELDS["layer"].limit or not 0 <= case.num_layers <= shape.num_layers:
         asked = max(shape.num_layers, case.num_layers)
         yield f"got {asked} layers: expected at most {min(FIELDS['layer'].limit, shape.num_layers)}"
     if shape.num_kv_heads > FIELDS["head"].limit:
-        yield f"got {shape.num_kv_heads} KV heads: the packet header has room for {FIELDS['head'].limit}"
+        yield f"got {shape.num_kv_heads} KV heads: the packet header has room for {FIELDS['head'].limit}; {OTHER}"
     if shape.num_group_heads > NUM_HEADS_AT_ONCE:
-        yield f"got {shape.num_group_heads} query heads per KV head: expected at most {NUM_HEADS_AT_ONCE} accumulators"
+        yield f"got {shape.num_group_heads} query heads per KV head: expected at most {NUM_HEADS_AT_ONCE}; {OTHER}"
     if shape.num_q_heads > NUM_SLOTS:
-        yield f"got {shape.num_q_heads} query heads: expected at most {NUM_SLOTS}, the slots of the reduction unit"
+        yield f"got {shape.num_q_heads} query heads: expected at most {NUM_SLOTS}, the reduction slots; {OTHER}"
     longest = max(len(case.shard(node)) for node in range(case.mesh.num_nodes))
     if longest > MAX_TOKENS:
         yield f"got {longest} tokens on one node: expected at most {MAX_TOKENS}, what a head can add up; use more nodes"
