@@ -1,4 +1,4 @@
-"""A merge's result depends on the order in which states arrive: all orders are tried, and nothing else is let through."""
+"""A merge depends on the order in which states arrive: all orders are tried, and nothing else is let through."""
 
 from itertools import permutations
 from types import SimpleNamespace
