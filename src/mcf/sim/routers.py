@@ -37,33 +37,38 @@ class Train:
 class Input:
     """A port that packets come in by: those that have not started, and how much has gone on."""
 
-    __slots__ = ("drained", "free", "is_granted", "length", "pace", "queue", "router", "source", "start")
+    __slots__ = ("drained", "free", "is_granted", "length", "pace", "queue", "router", "size", "source", "start")
 
     def __init__(self, router: "Router", source: int, pace: float) -> None:
         self.router, self.source, self.pace = router, source, pace
         self.queue: deque[tuple[float, Train, list[Output]]] = deque()  # (when its outputs are known, train, outputs)
         self.is_granted = False
-        self.free = self.start = self.length = self.drained = 0.0
+        self.free = self.start = self.length = self.size = self.drained = 0.0
 
     def moved(self, now: float) -> float:
-        """Seconds' worth of packets that have gone on."""
-        return self.drained + min(max(now - self.start, 0.0), self.length)
+        """Packets that have gone on, in seconds of a node's port."""
+        return self.drained + self.size * _part(now - self.start, self.length)
 
 
 class Output:
     """A port that packets leave by: a link to another router's input, or to the node itself."""
 
-    __slots__ = ("busy", "drain", "into", "is_promised", "length", "pace", "start", "waits", "written")
+    __slots__ = ("busy", "drain", "into", "is_promised", "length", "pace", "size", "start", "waits", "written")
 
     def __init__(self, into: Input | None, pace: float) -> None:
         self.into, self.pace = into, pace
         self.is_promised = self.waits = False
-        self.busy = self.drain = self.start = self.length = self.written = 0.0
+        self.busy = self.drain = self.start = self.length = self.size = self.written = 0.0
 
     def held(self, now: float) -> float:
-        """Seconds' worth of packets between this port and the next router's crossbar."""
+        """Packets between this port and the next router's crossbar, in seconds of a node's port."""
         assert self.into is not None, "a node takes all that comes"
-        return self.written + min(max(now - self.start, 0.0), self.length) - self.into.moved(now)
+        return self.written + self.size * _part(now - self.start, self.length) - self.into.moved(now)
+
+
+def _part(passed: float, whole: float) -> float:
+    """How much of a train has moved."""
+    return min(max(passed, 0.0) / whole, 1.0) if whole else 1.0
 
 
 class Router:
@@ -221,8 +226,10 @@ class Routers:
         if out.into is None or (held := out.held(now)) <= room:
             return True
         out.waits = True
-        if now < out.into.start + out.into.length:  # it falls when nothing more is written
-            self._wake(router, max(now + max(held - room, self.beat), out.start + out.length))
+        into = out.into
+        if now < into.start + into.length:  # it falls when nothing more is written
+            falls = now + max(held - room, self.beat) * into.length / into.size
+            self._wake(router, max(falls, out.start + out.length))
         return False
 
     def _grant(self, router: Router, port: Input, outs: Iterable[Output], now: float) -> None:
@@ -239,8 +246,8 @@ class Routers:
         _, train, outs = port.queue.popleft()
         seconds = train.seconds * max([port.pace, *(out.pace for out in outs)])
         port.is_granted = False
-        port.drained += port.length
-        port.start, port.length, port.free = now, seconds, now + seconds
+        port.drained += port.size
+        port.start, port.length, port.size, port.free = now, seconds, train.seconds, now + seconds
         for to, out in zip(train.tree.outs[router.number], outs, strict=True):
             out.is_promised, out.busy = False, now + seconds
             if out.into is None:
@@ -248,8 +255,8 @@ class Routers:
                 if train.is_last:
                     self.wires.delivered(train.number, router.number, out.drain)
                 continue
-            out.written += out.length
-            out.start, out.length = now, seconds
+            out.written += out.size
+            out.start, out.length, out.size = now, seconds, train.seconds
             self.wires.crosses(train, router.number, to, now, seconds)
             self._arrive(out.into, train, now + self.wires.onward(router.number, to))
         if port.queue:
