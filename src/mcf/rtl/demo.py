@@ -20,7 +20,9 @@ def demo_schedule(mesh: Mesh) -> Schedule:
     """Write the schedule for a mesh. Raises ScheduleError for fewer than 2 or more than 16 nodes."""
     num_nodes = mesh.num_nodes
     if not 2 <= num_nodes <= MAX_NODES:
-        raise ScheduleError(f"got a mesh of {num_nodes} nodes: expected 2 to {MAX_NODES} for the demo")
+        raise ScheduleError(
+            f"got a mesh of {num_nodes} nodes: expected 2 to {MAX_NODES} for the demo; choose another mesh"
+        )
     meta = ScheduleMeta(
         policy="demo",
         num_nodes=num_nodes,

@@ -9,7 +9,9 @@ import numpy as np
 
 from mcf.errors import LawError, RunError
 from mcf.rtl.board import Board
+from mcf.rtl.compute import Compute
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
+from mcf.rtl.holding import Holding
 from mcf.rtl.links import LinkUse
 from mcf.rtl.lower import Lowered, lower
 from mcf.rtl.node import Node
@@ -25,6 +27,7 @@ from mcf.trace import TraceBuilder
 from mcf.trace.outcome import Outcome, Residency, certify
 
 CLOCK_HZ = 200e6  # assumed, to write cycles as seconds; no claim that any part reaches it
+REST = 4_000  # cycles in which links have said their last words
 AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: states merged in another order of arrival
 
 
@@ -32,13 +35,15 @@ AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: sta
 class RtlOutcome(Outcome):
     """As of `ref`, and what the hardware saw: cycles, beats and waits of each link, results of the reduction units.
 
-    `wall_s` is how long the simulation took, its compilation aside.
+    `counters` are those of each node, as software reads them; `wall_s` is how long the simulation took, its compilation
+    aside.
     """
 
     cycles: int
     phase_cycles: dict[str, int]
     links: dict[tuple[int, int], LinkUse]
     merged: int
+    counters: tuple[dict[str, int], ...] = ()
     wall_s: float = 0.0
     waveform: bytes = b""
 
@@ -99,6 +104,10 @@ class Run:
         self.decoded = np.full((sched.meta.num_nodes, *self.tensors[0][:, sched.meta.prompt_tokens :].shape), np.nan)
         self.nodes = [Node(self, n) for n in range(sched.meta.num_nodes)]
 
+    def compute_of(self, number: int) -> Holding:
+        """What a node's compute half is."""
+        return Compute(self.program, number, self.board, v_scale=self.v_scale, end=self.end)
+
     def run(self) -> RtlOutcome:
         """Write the tables, then let nodes and mesh take turns to the end."""
         for number in range(self.sched.meta.num_nodes):
@@ -128,7 +137,7 @@ class Run:
         for row, tick, group in ready:
             self.waiting.remove((row, tick, group))
             self.under_way.setdefault((row, tick), (self.board.cycle, set(self.sched.receivers(row))))
-            self.nodes[self.program.rows[row].node].launch(row, tick, group)
+            self.nodes[self.program.rows[row].node].sending.launch(row, tick, group)
         return len(ready)
 
     def _have_posted(self, row: int, tick: int, group: list[int]) -> bool:
@@ -139,7 +148,7 @@ class Run:
         for node in self.nodes:
             done += node.directory.collect()
             for packet in self.board.packets(node.number):
-                node.receive(packet)
+                node.receiving.take(packet)
                 done += 1
         return done
 
@@ -193,7 +202,7 @@ class Run:
         if not left:
             del self.under_way[step.ref, tick]
             self.end(step.ref, tick, cycle)
-            self.nodes[self.program.rows[step.ref].node].sent(step.ref, tick)
+            self.nodes[self.program.rows[step.ref].node].sending.done(step.ref, tick)
 
     def _crossed(self, send: int, receiver: int, tick: int, start: int, cycle: int) -> None:
         """One event for each link of the schedule that the payload has crossed."""
@@ -236,6 +245,8 @@ class Run:
 
     def _outcome(self, cycles: int) -> RtlOutcome:
         meta = self.sched.meta
+        self.board.run_for(REST)
+        counters = tuple(self.board.counters())
         meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": cycles, "clock_hz": CLOCK_HZ}
         return RtlOutcome(
             out=self._output(),
@@ -249,7 +260,8 @@ class Run:
             cycles=cycles,
             phase_cycles=self._phases(),
             links=self.board.link_use(),
-            merged=sum(counts["merged"] for counts in self.board.counters()),
+            merged=sum(counts["merged"] for counts in counters),
+            counters=counters,
         )
 
     def _phases(self) -> dict[str, int]:
