@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from mcf.attn import PartialState, empty
+from mcf.errors import RunError
+from mcf.rtl.board import Packet
 from mcf.rtl.golden.state import BlockState, to_beats
 from mcf.rtl.lower import OUT_BEATS, Message
 from mcf.rtl.number import Array
@@ -60,9 +62,31 @@ class Holding(ABC):
     def put_state(self, source: int, tick: int, child: int) -> list[int]:
         """Make a record of each query head ready for reduction units; their addresses."""
 
+    def make_state(self, source: int, tick: int, child: int) -> None:
+        """The descriptors that take the records are posted: make those that are not ready."""
+        return
+
     @abstractmethod
     def merged(self, tick: int, head: int, block: BlockState) -> PartialState:
         """The state, over all query heads, that the reduction unit made of one."""
+
+    def receive(self, header: dict[str, int], packet: Packet) -> None:
+        """Take in a packet that this node sent to itself."""
+        raise RunError(f"node {self.node} received a packet that it had not asked for: {header}")
+
+    def watch(self) -> int:
+        """Take in what has left the compute half since the last call; returns how much."""
+        return 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Say whether rows are at work."""
+        return False
+
+    @property
+    def num_exact(self) -> int:
+        """States that left hardware as the golden model says."""
+        return 0
 
     # --- positions ---
 

@@ -81,6 +81,8 @@ class Lowered:
     reduction unit merges, whose child numbers are in `child`. `merges`: node -> the merge of its decode template.
     `alone`: sends to several nodes of which each receiver gets a copy of its own as soon as it has posted, since they
     may wait for each other (`mcf.schedule.deadlock.lone_copies`); other multicasts leave when all have posted.
+    For whole nodes (`lower_whole`): `direct` are attends whose states only reduction units need; `joined` the sends of
+    these that bring them to the sender's own units as well, each with its route.
     """
 
     sched: Schedule
@@ -90,6 +92,9 @@ class Lowered:
     child: Mapping[int, int]
     own: tuple[int, ...] = field(default=())
     alone: frozenset[int] = frozenset()
+    direct: frozenset[int] = frozenset()
+    joined: Mapping[int, int] = field(default_factory=dict)
+    is_whole: bool = False
 
     def groups(self, row: int) -> list[list[int]]:
         """The receivers of a send, as those that get one packet together."""
@@ -98,6 +103,8 @@ class Lowered:
 
     def route(self, row: int, to: Sequence[int]) -> int:
         """The route of a send, or of its copy to one receiver."""
+        if row in self.joined:
+            return self.joined[row]
         if list(to) == self.sched.receivers(row):
             return self.embedding.of_send[row]
         return self.embedding.of_pair[int(self.sched.steps["node"][row]), to[0]]

@@ -130,8 +130,12 @@ class Node:
         if is_merged:
             self.slots.arm(inst.it)
         self.compute.attend(inst.row, inst.it)
-        if is_merged:
+        if is_merged and not self._joins(inst.row):
             self.sending.send_state(inst.row, inst.it, inst.row, ())
+
+    def _joins(self, row: int) -> bool:
+        """Say whether a state reaches this node's units together with those of others."""
+        return any(row in self.program.after[send] for send in self.low.joined)
 
     def _merge(self, row: Step, inst: Instance) -> None:
         if self.slots.does(inst.row):

@@ -98,6 +98,8 @@ class Receiving:
             self.run.credits[self.low.sched.node_rows(self.number).start + place][header["src"]] += 1
         elif header["op"] == Op.REDUCE_RESULT:
             self.node.slots.receive(header, packet)
+        elif header["src"] == self.number:
+            self.node.compute.receive(header, packet)
         else:
             self._part(header, packet)
 

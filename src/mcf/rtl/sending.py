@@ -60,13 +60,15 @@ class Sending:
 
     def send_state(self, row: int, tick: int, source: int, to: Sequence[int]) -> None:
         """One packet for each query head: to the reduction units of the receivers; of nobody, to the node's own."""
-        addresses = self.node.compute.put_state(source, tick, self.low.child[row])
+        compute, child = self.node.compute, self.low.child[row]
+        addresses = compute.put_state(source, tick, child)
         headers = [state_header(self.low, row, tick=tick, q_head=head, to=to) for head in range(len(addresses))]
         words = [
             pack_descriptor(header, address=address, beats=1 + OUT_BEATS)
             for header, address in zip(headers, addresses, strict=True)
         ]
         self.run.board.post(self.number, words)
+        compute.make_state(source, tick, child)
 
 
 __all__ = ["Sending"]
