@@ -1,4 +1,4 @@
-"""The run on whose cycles the report's tokens per second stand: what is written down, and that hardware still takes it."""
+"""The run on whose cycles the report's tokens per second stand: what is written down is what hardware takes."""
 
 import json
 

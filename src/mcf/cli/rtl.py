@@ -12,6 +12,7 @@ from mcf.cli.sim import make_folder
 from mcf.cli.tables import print_columns
 from mcf.errors import UserError
 from mcf.rtl import paper_decode
+from mcf.rtl.build import ecp5
 from mcf.rtl.build.ceilings import BUDGETS, FIELDS
 from mcf.rtl.build.store import kept
 from mcf.rtl.build.tools import PACKAGES, need, why_not
@@ -73,8 +74,9 @@ def report_command(*, is_placing: bool, is_json: bool) -> None:
     print(run.says())
     for line in CAVEATS:
         print(line)
-    if any(row.ecp5_mhz is None for row in rows):
+    if any(row.ecp5_mhz is None and row.name not in ecp5.JOINED for row in rows):
         print("-: not placed since the module changed; `mcf rtl report --place` does it (minutes for each).")
+    print(f"{', '.join(ecp5.JOINED)} are not placed: that takes hours, and whether they fit the part was not tried.")
 
 
 def _cells(row: Row) -> list[str]:

