@@ -10,7 +10,8 @@ pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
 from mcf.errors import ScheduleError
 from mcf.rtl.build.cxxrtl import missing_compiler
-from mcf.rtl.lower import descriptors, header_of, lower
+from mcf.rtl.headers import descriptors, header_of
+from mcf.rtl.lower import lower
 from mcf.schedule.steps import PREFILL
 from mcf.sim import load_profile
 from mcf.sim.packets import num_descriptors

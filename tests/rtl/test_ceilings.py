@@ -26,6 +26,7 @@ PARTS = {
 }
 
 
+@pytest.mark.timeout(1500)  # a whole node takes two minutes on a quiet core
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in MODULES])
 def test_a_module_stays_below_its_ceiling(name: str) -> None:
     found = netlist(build_module(name), top=name)
