@@ -41,6 +41,7 @@ OPTIONS = {
     "rtl sim": {
         "--mesh",
         "--demo",
+        "--whole",
         "--decode",
         "--nodes",
         "--context",

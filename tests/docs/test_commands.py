@@ -12,12 +12,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mcf.engine.llm
+import mcf.ref
 import netns
 from lab import share
 from launched import TORCHRUN, Running
@@ -268,6 +270,25 @@ def decodes(text: str) -> "Runner":
     return run
 
 
+def attends(text: str) -> "Runner":
+    """Run a schedule on whole nodes but for its simulation, for the same reason."""
+
+    def run(shop: Workshop, command: str) -> None:
+        from mcf.rtl import run as executor
+
+        def quick(sched: Any, *tensors: Any, decode_tokens: int, whole: bool, **how: Any) -> Any:
+            assert whole
+            law = mcf.ref.run(sched, *tensors, decode_tokens=decode_tokens)
+            shared = {field.name: getattr(law, field.name) for field in fields(law)}
+            return executor.RtlOutcome(**shared, cycles=1, phase_cycles={}, links={}, merged=0, wall_s=1.0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(executor, "run", quick)
+            assert text in shop.mcf(command)
+
+    return run
+
+
 CHECKS = ("ruff format --check", "ruff check", "lint-imports", "mypy")
 Runner = Callable[[Workshop, str], None]
 HOSTS = (
@@ -332,6 +353,7 @@ TABLE: dict[str, Runner] = {
     "mcf rtl sim --demo": prints("demo on a 2x2 mesh"),
     "mcf rtl sim --demo --mesh 2x1 --json": prints('"phase_cycles"'),
     "mcf rtl sim --demo --noise 0.01": prints("sent again"),
+    "mcf rtl sim --demo --whole --mesh 2x1 --decode-tokens 1": attends("Bit for bit as the golden model"),
     "mcf show plan.txt": prints("attend"),
     "mcf show plan.txt --verify": prints("keeps the laws V1-V8"),
 }

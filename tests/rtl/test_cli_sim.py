@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -42,18 +43,36 @@ def test_a_saved_schedule_runs_and_the_object_is_the_documented_one(tmp_path: Pa
     assert sum(found["phase_cycles"].values()) <= found["cycles"]
 
 
+@needs_compiler
+@pytest.mark.full
+def test_half_of_all_words_may_be_lost(capsys) -> None:
+    command = ["rtl", "sim", "--demo", "--mesh", "2x1", "--decode-tokens", "0", "--noise", "0.5", "--json"]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["residency_as_ref"]
+    assert all(link["refused_words"] > link["resent_beats"] > link["beats"] for link in found["links"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ([], "either a schedule saved by `mcf plan --save`, or --demo"),
         (["--demo", "--mesh", "2by2"], "got --mesh '2by2': expected WIDTHxHEIGHT"),
-        (["--demo", "--mesh", "40x2"], "got a mesh of 40x2: expected 1 to 32 nodes on each side"),
+        (["--demo", "--mesh", "2x"], "got --mesh '2x': expected WIDTHxHEIGHT"),
+        (["--demo", "--mesh", "x"], "got --mesh 'x': expected WIDTHxHEIGHT"),
+        (["--demo", "--mesh", "0x2"], "got a mesh of 0x2: expected 1 to 32 nodes on each side, which"),
+        (["--demo", "--mesh", "33x33"], "got a mesh of 33x33: expected 1 to 32 nodes on each side, 1 fewer"),
+        (["--demo", "--mesh", "32x32"], "a mesh of 1024 nodes: expected 2 to 16"),
         (["--demo", "--mesh", "1x1"], "a mesh of 1 nodes: expected 2 to 16"),
         (["--demo", "--decode-tokens", "x"], "--decode-tokens"),
         (["--demo", "--decode-tokens", "9"], "9 tokens to decode: the schedule has room for 4"),
         (["--demo", "--links", "wet"], "got --links 'wet': expected one of plain, credit"),
         (["--demo", "--noise", "0.9"], "got --noise 0.9: expected a share of words, 0 to 0.5"),
-        (["nothing-here.txt"], "nothing-here.txt"),
+        *(
+            (["--demo", f"--noise={x}"], f"got --noise {float(x)}: expected a share of words")
+            for x in ("1", "-0.1", "nan")
+        ),
+        (["nothing-here.txt"], "cannot read 'nothing-here.txt' (No such file or directory): expected a schedule saved"),
     ],
 )
 def test_what_it_cannot_do_is_one_line(arguments, text, capsys) -> None:
@@ -61,6 +80,20 @@ def test_what_it_cannot_do_is_one_line(arguments, text, capsys) -> None:
     captured = capsys.readouterr()
     assert text in captured.err
     assert (captured.out, captured.err.strip().count("\n")) == ("", 0)
+
+
+def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, capsys) -> None:
+    text, saved = dump(demo_schedule(Mesh(width=2, height=1))) + "\n", tmp_path / "half.txt"
+    found = set()
+    for length in range(0, len(text) - 1, 131):  # also inside a line
+        saved.write_text(text[:length])
+        assert main(["rtl", "sim", str(saved), "--mesh", "2x1"]) == 2
+        captured = capsys.readouterr()
+        message = captured.err.splitlines()[0]
+        assert captured.out == ""
+        assert "Traceback" not in captured.err
+        found.add(re.sub(r"\d+|'.*'", "N", message).split(";")[0][:30])
+    assert {"error: line N of the schedule ", "error: not a schedule: got N"} <= found
 
 
 def of_nodes(num_nodes: int, tokens_each: int = 128) -> dict[str, object]:

@@ -10,7 +10,7 @@ pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 from ddr_run import Run
 from dma_ports import DmaPorts
 from dma_work import AREA, NUM_READERS, random_work, tiles_work
-from mcf.errors import UserError
+from mcf.errors import RunError, UserError
 from mcf.rtl.build.cxxrtl import compile_module, missing_compiler
 from mcf.rtl.golden.dma import read, write
 from mcf.rtl.mesh.ddr import Ddr, DdrTiming
@@ -66,7 +66,9 @@ def test_beyond_the_memory_there_are_errors_and_no_bytes() -> None:
     assert run.image == work.image[: NUM_READERS * AREA]
 
 
-@pytest.mark.parametrize("wrong", [dict(latency=-1), dict(bytes_per_cycle=0.5), dict(stall=1.0), dict(size_bytes=100)])
+@pytest.mark.parametrize(
+    "wrong", [dict(latency=-1), dict(bytes_per_cycle=float("nan")), dict(stall=1.0), dict(size_bytes=100)]
+)
 def test_what_is_no_memory_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="expected"):
         DdrTiming(**wrong)
@@ -81,3 +83,5 @@ def test_addresses_and_ports_that_are_not_there_are_named() -> None:
             ddr.write(4088, bytes(16))
         with pytest.raises(UserError, match="'fetch__0': expected the prefix of an AXI port"):
             mesh.ddr([(ports, "fetch__0")])
+    with pytest.raises(RunError, match="this mesh is closed"):
+        ddr.read(0, 16)

@@ -5,8 +5,19 @@ import random
 import pytest
 
 from mcf.errors import ScheduleError
-from mcf.rtl.descriptor import DESCRIPTOR_BITS, FIELDS, TABLE, markdown, pack_descriptor, unpack_descriptor, words_of
+from mcf.rtl.descriptor import (
+    DESCRIPTOR_BITS,
+    FIELDS,
+    MAX_BEATS,
+    TABLE,
+    markdown,
+    pack_descriptor,
+    unpack_descriptor,
+    words_of,
+)
 from mcf.rtl.golden.desc_ring import expand, is_bad
+from mcf.rtl.golden.router import RouterModel
+from mcf.schedule.packets import SEGMENT_BEATS
 from mcf.schedule.wire import FIELDS as HEADER
 from mcf.schedule.wire import Flags, Op, pack, unpack
 
@@ -53,6 +64,12 @@ def test_payload_in_packets_of_no_length_is_refused() -> None:
         pack_descriptor({}, beats=4)
     assert is_bad(4 << FIELDS["beats"].low)
     assert expand(4 << FIELDS["beats"].low) == []
+
+
+def test_packets_that_no_queue_takes_in_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="got packets of 70 payload beats: a router's queue takes in 64, 6 fewer"):
+        pack_descriptor({"len": 70}, beats=140)
+    assert MAX_BEATS == SEGMENT_BEATS == RouterModel.max_beats
 
 
 def test_one_descriptor_is_the_keys_and_values_of_a_layers_blocks() -> None:

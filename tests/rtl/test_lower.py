@@ -15,7 +15,7 @@ from mcf.rtl.lower import descriptors, header_of, lower
 from mcf.rtl.routes import Mesh, spread
 from mcf.schedule import verify
 from mcf.schedule.packets import headers_of
-from mcf.schedule.steps import SEND
+from mcf.schedule.steps import ATTEND, DECODE, MERGE, PRODUCE, SEND
 from mcf.schedule.wire import Collective, pack_many, unpack
 from mcf.testing.policies import TINY
 
@@ -81,9 +81,9 @@ def test_equal_steps_share_a_descriptor():
         ({}, (4, 2), "4 nodes for a 4x2 mesh.*expected 8"),
         ({"chunk_tokens": 256}, (2, 2), "aligned to 64 tokens"),
         ({"shape": replace(TINY, num_q_heads=36, num_kv_heads=2)}, (2, 2), "32 reduction slots, 4 fewer"),
-        ({"shape": replace(TINY, head_dim=136)}, (2, 2), "head size of 136.*128"),
-        ({"shape": replace(TINY, num_layers=129)}, (2, 2), "num_layers = 129.*128"),
-        (of_nodes(20), (5, 4), "20 states.*16, 4 fewer"),
+        ({"shape": replace(TINY, head_dim=136)}, (2, 2), "head size of 136: a state packet holds 128, 8 fewer"),
+        ({"shape": replace(TINY, num_layers=129)}, (2, 2), "num_layers = 129: the packet header can name 128, 1 fewer"),
+        (of_nodes(20), (5, 4), "20 states.*16, 4 fewer; use fewer nodes"),
         (of_nodes(36), (6, 6), "got 1296 routes: a router's table holds 1023, 273 fewer"),
         (
             {"cluster": Cluster.uniform("switch", 2), "prompt_tokens": 64 * 264, "chunk_tokens": 64 * 132},
@@ -103,6 +103,40 @@ def test_more_nodes_than_the_header_can_name_are_refused():
     many = sched.replace(meta=replace(sched.meta, num_nodes=1030, budgets=(-1,) * 1030))
     with pytest.raises(ScheduleError, match="1030 nodes: the packet header can name 1024, 6 fewer"):
         lower(many, MESH)
+
+
+def test_more_blocks_than_the_header_can_name_are_refused():
+    sched = planned("full")
+    long = sched.replace(meta=replace(sched.meta, max_new_tokens=1 << 20))
+    with pytest.raises(ScheduleError, match="can name 16,384 blocks of 64, 16 fewer; plan for a shorter prompt"):
+        lower(long, MESH)
+
+
+def changed(sched, rows, **values):
+    """The schedule with other values in some rows."""
+    steps = sched.steps.copy()
+    for name, value in values.items():
+        steps[name][rows] = value
+    return sched.replace(steps=steps)
+
+
+def test_merges_that_a_reduction_unit_cannot_do_are_refused_by_their_rows():
+    sched = planned("full")
+    steps = sched.steps
+    merges = np.flatnonzero((steps["kind"] == MERGE) & (steps["stage"] == DECODE)).tolist()
+    inputs = sched.after_of(merges[1])
+    attend = next(row for row in inputs if steps["kind"][row] == ATTEND)
+    with pytest.raises(ScheduleError, match=f"on node 1 of row {attend}, a produce: expected attends and received"):
+        lower(changed(sched, [attend], kind=PRODUCE), MESH)
+    ends = {name: int(steps[name][merges[1]]) for name in ("after_lo", "after_hi")}
+    with pytest.raises(ScheduleError, match=r"two merges of states in decode on node 1 \(row \d+ is the second\)"):
+        lower(changed(sched, [attend], kind=MERGE, **ends), MESH)
+    after = sched.after.copy()
+    after[ends["after_lo"] : ends["after_hi"]] = inputs[::-1]
+    with pytest.raises(
+        ScheduleError, match=r"is input \d of one merge and \d of another: expected the same place at each; name"
+    ):
+        lower(sched.replace(after=after), MESH)
 
 
 @pytest.mark.parametrize(

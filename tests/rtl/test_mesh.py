@@ -14,7 +14,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import Component, In, Out
 
 import mcf
-from mcf.errors import UserError
+from mcf.errors import RunError, UserError
 from mcf.rtl.build.cxxrtl import SOURCES, compile_module, missing_compiler
 from mcf.rtl.faults import FaultKind
 from mcf.rtl.hdl.beat import BeatStream
@@ -46,6 +46,26 @@ class Cross(Component):
 def beats(num_beats: int, seed: int, packet: int = 5) -> list[int]:
     rng = random.Random(seed)
     return [rng.getrandbits(128) | (LAST if i % packet == packet - 1 else 0) for i in range(num_beats)]
+
+
+@needs_compiler
+def test_a_closed_mesh_says_so() -> None:
+    mesh = Mesh()
+    node = mesh.instance(compile_module(Cross(), name="cross"))
+    source, sink = mesh.source((node, "inputs__0")), mesh.sink((node, "outputs__1"))
+    mesh.close()
+    mesh.close()
+    for call in (
+        mesh.run,
+        mesh.records,
+        lambda: mesh.cycle,
+        lambda: mesh.push(source, words_of([1])),
+        lambda: mesh.take(sink, WORDS),
+        lambda: mesh.peek(node, "moved"),
+        lambda: mesh.instance(compile_module(Cross(), name="cross")),
+    ):
+        with pytest.raises(RunError, match="this mesh is closed: expected no calls after close; make a new one"):
+            call()
 
 
 @needs_compiler

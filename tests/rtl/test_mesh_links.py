@@ -7,16 +7,20 @@ import pytest
 
 pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
-from mcf.errors import RunError
+from mcf.errors import RunError, UserError
 from mcf.rtl import links
+from mcf.rtl.board import Board
 from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.demo import demo_schedule
+from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.faults import FaultKind, LinkFault, LinkKind, Refusal
 from mcf.rtl.formal.link import Trusting
 from mcf.rtl.golden.credit_link import word_fields
 from mcf.rtl.hdl.credit_link import DEPTH, CreditLink
-from mcf.rtl.routes import Mesh
+from mcf.rtl.links import PATIENCE
+from mcf.rtl.routes import Mesh, Tables, spread
 from mcf.rtl.run import RtlOutcome, run
+from mcf.schedule.wire import Op, unpack
 from mcf.testing import random_qkv
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))
@@ -58,12 +62,46 @@ def test_a_quiet_wire_repeats_and_refuses_nothing() -> None:
     got = simulated(latency=2)
     check_same(got)
     assert (total(got, "resent"), total(got, "refused")) == (0, 0)
+    assert {read[name] for read in got.counters for name in ("link_resent", "link_bad")} == {0}
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"noise": 1.1}, "got noise = 1.1: expected a share, 0 to 1"),
+        ({"noise": float("nan")}, "got noise = nan: expected a share"),
+        ({"stall": -0.1}, "got stall = -0.1: expected a share"),
+        ({"latency": -1}, "got links of latency -1: expected 0 to 1,000,000 cycles"),
+    ],
+)
+def test_links_that_cannot_be_are_refused(how, text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        simulated(**how)
+
+
+@pytest.mark.full
+def test_a_wire_of_many_cycles_is_not_taken_for_silent() -> None:
+    """A packet's first beat is under way for longer than links on short wires may be still."""
+    mesh, latency = Mesh(width=2, height=1), 3 * PATIENCE
+    board, tables = Board(mesh, links=LinkKind.CREDIT, latency=latency, noise=0.5), Tables(mesh=mesh)
+    header = {"op": Op.KV_DATA, "dst_node": 1, "route_id": tables.add(spread(mesh, 0, [(0, 1)], [1])), "block": 5}
+    for node in range(2):
+        board.write_routes(node, tables.words(node).items())
+    board.post(0, [pack_descriptor(header)])
+    while not (packets := list(board.packets(1))):
+        assert board.run(), "it is lost"
+    board.close()
+    assert unpack(packets[0].header)["block"] == 5
+    assert packets[0].cycle > latency
 
 
 def test_flipped_lost_and_doubled_words_are_refused_and_sent_again() -> None:
     got = simulated(noise=0.02)
     check_same(got)
     assert all(use.resent > 100 and use.refused > 100 for use in got.links.values())
+    for node, read in enumerate(got.counters):  # what software reads over AXI4-Lite
+        assert read["link_resent"] == sum(use.resent for (a, _), use in got.links.items() if a == node)
+        assert read["link_bad"] == sum(use.refused for (_, b), use in got.links.items() if b == node)
 
 
 LAST, FULL, SEQ = 128, 129, 132  # bits of a word: ends a packet, carries a beat, where its number starts

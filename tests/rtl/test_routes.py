@@ -103,8 +103,10 @@ def test_what_is_no_tree_is_refused(root: int, edges: list[tuple[int, int]], mem
 
 
 def test_meshes_that_the_header_cannot_carry_are_refused() -> None:
-    with pytest.raises(ScheduleError, match="mesh of 33x2: expected 1 to 32"):
+    with pytest.raises(ScheduleError, match=r"mesh of 33x2: expected 1 to 32 .*, 1 fewer, .*\(1,024 nodes\)"):
         Mesh(width=33, height=2)
+    with pytest.raises(ScheduleError, match="mesh of 0x2: expected 1 to 32 nodes on each side, which is"):
+        Mesh(width=0, height=2)
 
 
 def test_entries_that_turn_back_are_refused() -> None:

@@ -55,6 +55,10 @@ def simulate(
     demo: Annotated[
         bool, typer.Option("--demo", help="Instead of FILE: multicast, replicas that drain while read, merged states.")
     ] = False,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Nodes with compute halves and memories: real INT4 KV, attention in hardware."),
+    ] = False,
     decode: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +103,14 @@ def simulate(
 ) -> None:
     """Run a schedule, or a decode step, on a mesh of simulated nodes: cycles by phase, use of links and memory."""
     if decode is not None:
-        check_alone("--decode", file=file, demo=demo or None, waveform=waveform, decode_tokens=decode_tokens)
+        check_alone(
+            "--decode",
+            file=file,
+            demo=demo or None,
+            waveform=waveform,
+            decode_tokens=decode_tokens,
+            whole=whole or None,
+        )
         decode_command(
             decode,
             num_nodes=read_int(nodes or DEFAULT_NODES, "--nodes"),
@@ -117,5 +128,6 @@ def simulate(
         links=links,
         noise=read_float(noise, "--noise"),
         waveform=waveform,
+        is_whole=whole,
         is_json=json,
     )

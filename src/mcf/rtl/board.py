@@ -1,24 +1,22 @@
-"""A mesh of node cores as the executor sees it: descriptors in, packets out, tables, directories, link counts.
+"""A mesh of nodes as the executor sees it: descriptors in, packets out, tables, directories, link counts.
 
-Each core has a processor (mcf.rtl.cpu) that reaches it over AXI4-Lite alone; what stands in for the compute half
-(payload, packets, directory) is joined to the core's streams.
+Each node has a processor (mcf.rtl.cpu) that reaches it over AXI4-Lite alone. Nodes are cores, and what stands in for
+the compute half (payload, packets, directory) is joined to the core's streams; or whole nodes, each with a memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcf.errors import RunError
-from mcf.rtl.build.cxxrtl import compile_module
-from mcf.rtl.cpu import Cpu
+from mcf.rtl.board_node import compile_node, node_on, whole_runs
 from mcf.rtl.driver import Program, read_counters, read_errors, read_register, start, write_tables
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
-from mcf.rtl.hdl.core import Core
 from mcf.rtl.kv_ops import KvCode
-from mcf.rtl.links import LAST_BIT, PATIENCE, Links, LinkUse
+from mcf.rtl.links import LAST_BIT, Links, LinkUse
+from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.mesh.library import Stop
 from mcf.rtl.registers import COUNTERS, NUM_SLOTS
@@ -43,23 +41,8 @@ class Packet(NamedTuple):
     payload: bytes
 
 
-@dataclass(kw_only=True)
-class _Node:
-    """A node's processor, and the numbers of its other ends in the mesh."""
-
-    core: int
-    processor: Cpu
-    sets: int
-    ops: int
-    producer: int
-    results: int
-    sinks: tuple[int, int]
-    address: int = 0
-    open: tuple[list[NDArray[np.uint32]], list[NDArray[np.uint32]]] = field(default_factory=lambda: ([], []))
-
-
 class Board:
-    """W x H cores with links between them (`mcf.rtl.links`)."""
+    """W x H nodes with links between them (`mcf.rtl.links`): whole ones where `memory` says how theirs behaves."""
 
     def __init__(
         self,
@@ -71,16 +54,18 @@ class Board:
         noise: float = 0.0,
         faults: Sequence[LinkFault | Refusal] = (),
         waveform: bool = False,
+        memory: DdrTiming | None = None,
     ) -> None:
         self.mesh = mesh
         self.instances = Instances()
-        library = compile_module(Core(), name="core", waveform=waveform)
+        library = compile_node(is_whole=memory is not None, waveform=waveform)
         cores = [self.instances.instance(library) for _ in range(mesh.num_nodes)]
         on_links = [fault for fault in faults if isinstance(fault, LinkFault)]
         self.links = Links(
             self.instances, mesh, cores, kind=links, latency=latency, stall=stall, noise=noise, faults=on_links
         )
-        self.nodes = [self._node(core) for core in cores]
+        self.nodes = [node_on(self.instances, core, memory) for core in cores]
+        self._beats = 0
         for number, node in enumerate(self.nodes):
             y, x = divmod(number, mesh.width)
             program = start(node=number, x=x, y=y, last=mesh.num_nodes - 1, is_counting=False, has_interrupt=True)
@@ -148,10 +133,10 @@ class Board:
             yield KvCode(word >> 4 & 7), word >> 23 & 7
 
     def store(self, node: int, payload: bytes) -> int:
-        """Put payload where the node's producer finds it; its address."""
+        """Put payload where the node finds it, behind what was stored before; its address."""
         it = self.nodes[node]
         at, it.address = it.address, it.address + len(payload)
-        self.instances.write_memory(it.producer, at, payload)
+        it.put(at, payload)
         return at
 
     def post(self, node: int, descriptors: Iterable[int]) -> None:
@@ -159,19 +144,25 @@ class Board:
         processor = self.nodes[node].processor
         processor.start(processor.rings.post(list(descriptors)))
 
+    def command(self, node: int, commands: Iterable[int]) -> None:
+        """Queue commands for a whole node's compute half. Where its ring is full the processor waits for room."""
+        it = self.nodes[node]
+        it.processor.start(it.commands.post(list(commands)))
+
     def set_event(self, node: int, event: int) -> None:
-        """Set an event as the compute half does."""
-        self.instances.push(self.nodes[node].sets, _words([event], 1))
+        """Set an event: as the compute half beside a core does, or by software."""
+        self.nodes[node].set_event(event)
 
     # --- running ---
 
     def run(self) -> bool:
         """Go on until something reaches a node; False when nothing can move any more.
 
-        Raises RunError naming a link when for PATIENCE cycles no link has moved a beat.
+        Raises RunError naming a link when for `links.patience` cycles no link and no memory has moved a beat.
         """
-        stop = self.wait(PATIENCE)
-        if stop is Stop.LIMIT:
+        stop = self.wait(self.links.patience)
+        before, self._beats = self._beats, sum(node.memory_beats for node in self.nodes)
+        if stop is Stop.LIMIT and self._beats == before:
             self.links.check_progress()
         return stop is not Stop.QUIET
 
@@ -201,15 +192,18 @@ class Board:
     def _packets(self, node: int, which: int) -> Iterator[Packet]:
         it = self.nodes[node]
         cycles, words = self.instances.take(it.sinks[which], BEAT_WORDS)
-        start = 0
-        for end in np.flatnonzero(words[:, 4] & 1).tolist():
-            beats = np.concatenate([*it.open[which], words[start : end + 1, :4]])
-            it.open[which].clear()
+        for end, beats in whole_runs(it.open[which], words):
             header = int.from_bytes(beats[0].tobytes(), "little")
             yield Packet(int(cycles[end]), header, beats[1:].tobytes())
-            start = end + 1
-        if start < len(words):
-            it.open[which].append(words[start:, :4])
+
+    def records(self, node: int) -> Iterator[tuple[int, list[int]]]:
+        """Records that have left a whole node's compute half since the last call: the last beat's cycle, all beats."""
+        it = self.nodes[node]
+        if it.records is None or not self.instances.held(it.records):
+            return
+        cycles, words = self.instances.take(it.records, BEAT_WORDS)
+        for end, beats in whole_runs(it.open_records, words):
+            yield int(cycles[end]), [int.from_bytes(beat.tobytes(), "little") for beat in beats]
 
     # --- what happened ---
 
@@ -238,20 +232,6 @@ class Board:
                 raise RunError(f"node {number} dropped packets ({said}): expected none on links without faults")
             if others := [name for name in errors[number] if name != "link"]:  # refused words are sent again
                 raise RunError(f"node {number} reports errors ({', '.join(others)}): expected none")
-
-    # --- building ---
-
-    def _node(self, core: int) -> _Node:
-        source, sink = self.instances.source, self.instances.sink
-        return _Node(
-            core=core,
-            processor=Cpu(self.instances, core),
-            sets=source((core, "sets")),
-            ops=source((core, "kv_ops")),
-            producer=self.instances.producer(core, requests="fetch", payload="payload"),
-            results=sink((core, "kv_results")),
-            sinks=(sink((core, "kv"), last_bit=LAST_BIT), sink((core, "control"), last_bit=LAST_BIT)),
-        )
 
 
 def _words(values: Iterable[int], num_words: int) -> NDArray[np.uint32]:

@@ -13,24 +13,27 @@ from mcf.schedule.steps import KEEP, STREAM
 
 NUM_CHUNKS = 3
 NEW_TOKENS = 4
+SMALL = {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 32, "kv_bytes": 2}
+WHOLE = {"num_q_heads": 2, "num_kv_heads": 1, "head_dim": 128, "kv_bytes": 0.5, "kv_scale_bytes": 2}
 MAX_NODES = 16  # a merge takes one state of each
 
 
-def demo_schedule(mesh: Mesh) -> Schedule:
-    """Write the schedule for a mesh. Raises ScheduleError for fewer than 2 or more than 16 nodes."""
+def demo_schedule(mesh: Mesh, *, is_whole: bool = False) -> Schedule:
+    """Write the schedule for a mesh, `is_whole`: in sizes that whole nodes take. Raises ScheduleError for fewer than 2
+    or more than 16 nodes.
+    """
     num_nodes = mesh.num_nodes
     if not 2 <= num_nodes <= MAX_NODES:
-        raise ScheduleError(f"got a mesh of {num_nodes} nodes: expected 2 to {MAX_NODES} for the demo")
+        raise ScheduleError(
+            f"got a mesh of {num_nodes} nodes: expected 2 to {MAX_NODES} for the demo; choose another mesh"
+        )
     meta = ScheduleMeta(
         policy="demo",
         num_nodes=num_nodes,
         prompt_tokens=NUM_CHUNKS * BLOCK_TOKENS * num_nodes,
         chunk_tokens=BLOCK_TOKENS * num_nodes,
         num_layers=2,
-        num_q_heads=4,
-        num_kv_heads=2,
-        head_dim=32,
-        kv_bytes=2,
+        **(WHOLE if is_whole else SMALL),
         act_bytes=2,
         topology=mesh.topology.name,
         max_new_tokens=NEW_TOKENS,

@@ -14,6 +14,7 @@ from mcf.schedule.wire import CRC_BYTES, pack
 DESCRIPTOR_BITS = 256
 DESCRIPTOR_WORDS = DESCRIPTOR_BITS // 32
 META_BITS = CRC_BYTES * 8  # the header without its CRC, which the packetizer writes
+MAX_BEATS = 64  # payload of a packet: a router's queues have room for what is under way and two of these
 NO_EVENT = 0
 NO_TAG = 0
 
@@ -86,6 +87,11 @@ def pack_descriptor(header: Mapping[str, int], **values: int) -> int:
         )
     if values.get("beats", 0) and not header.get("len", 0):
         raise ScheduleError(f"got {values['beats']} payload beats in packets of len = 0: expected len from 1 on")
+    if (over := header.get("len", 0) - MAX_BEATS) > 0:
+        raise ScheduleError(
+            f"got packets of {header['len']} payload beats: a router's queue takes in {MAX_BEATS}, {over} fewer; "
+            "send them as several packets, by a smaller len"
+        )
     word = pack(header) & (1 << META_BITS) - 1
     for name, value in values.items():
         field = FIELDS[name]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mcf.errors import RunError
+from mcf.errors import RunError, UserError
 from mcf.rtl.build.cxxrtl import compile_module
 from mcf.rtl.entry import Port
 from mcf.rtl.faults import LinkFault, LinkKind
@@ -16,7 +16,9 @@ from mcf.rtl.routes import Mesh
 
 LAST_BIT = 128  # of a beat
 _WORD_BITS = sum(word_fields(DEPTH).values())
-PATIENCE = 50_000  # cycles without a beat on any link, while something still tries
+PATIENCE = 50_000  # cycles without a beat on any link, while something still tries, beside what wires take
+ROUNDS = 6  # trips along a wire that count as one beat's way: some are lost to noise
+MAX_LATENCY = 1_000_000  # cycles: 5 ms at the clock that is assumed
 _SLACK = 64  # words that a wire holds more than its latency: doubled ones
 Link = tuple[int, int]
 
@@ -44,7 +46,8 @@ class _Way:
 
 class Links:
     """Both directions between all neighbours. `latency` in cycles (at least 1 with the link layer), `stall` the chance
-    that a plain link refuses a beat in a cycle, `noise` the chance that a word is damaged, lost or doubled.
+    that a plain link refuses a beat in a cycle, `noise` the chance that a word is damaged, lost or doubled. Raises
+    UserError for what these cannot be. `patience`: how many cycles may go by without a beat on any link.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class Links:
         faults: Sequence[LinkFault] = (),
         noise: float = 0.0,
     ) -> None:
+        _check(latency=latency, stall=stall, noise=noise)
         self.instances, self.mesh, self.cores = instances, mesh, cores
+        self.patience = PATIENCE + ROUNDS * max(latency - 1, 0)
         edges = list(self._edges())
         if kind is LinkKind.CREDIT:
             library = compile_module(CreditLink(), name=CreditLink.__name__)
@@ -83,7 +88,7 @@ class Links:
         before, now = self._before, self._counts()
         self._before = now
         if sum(use.moved for use, _ in now.values()) == sum(use.moved for use, _ in before.values()):
-            raise RunError(f"nothing has moved for {PATIENCE:,} cycles: {self._blame(before, now)}")
+            raise RunError(f"nothing has moved for {self.patience:,} cycles: {self._blame(before, now)}")
 
     def check_losses(self) -> None:
         """Raise RunError naming the first link that lost something."""
@@ -135,8 +140,8 @@ class Links:
             start=self.instances.link(self._out(a, port), (mine, "packets"), last_bit=LAST_BIT),
             wire=self.instances.link((mine, "tx"), (theirs, "rx"), latency=latency, depth=latency + _SLACK),
             end=self.instances.link((theirs, "delivered"), goal),
-            resent=self.instances.count_pulses(mine, "resent"),
-            refused=self.instances.count_pulses(theirs, "bad"),
+            resent=self.instances.lead_pulses((mine, "resent"), (self.cores[a], "links_resent"), port),
+            refused=self.instances.lead_pulses((theirs, "bad"), (self.cores[b], "links_bad"), port.opposite),
         )
 
     def _out(self, node: int, port: Port) -> tuple[int, str]:
@@ -147,6 +152,14 @@ class Links:
             self.instances.stall_link(way.wire, stall)
         if noise:
             self.instances.noise(way.wire, noise, num_bits=num_bits)
+
+
+def _check(*, latency: int, stall: float, noise: float) -> None:
+    if not 0 <= latency <= MAX_LATENCY:
+        raise UserError(f"got links of latency {latency}: expected 0 to {MAX_LATENCY:,} cycles")
+    for name, share in (("stall", stall), ("noise", noise)):
+        if not 0 <= share <= 1:  # nor what is no number
+            raise UserError(f"got {name} = {share}: expected a share, 0 to 1")
 
 
 _Counts = dict[Link, tuple[LinkUse, int]]

@@ -7,7 +7,7 @@ one for each query head.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -32,12 +32,13 @@ from mcf.schedule.packets import (
     token_bytes,
 )
 from mcf.schedule.schedule import Schedule
-from mcf.schedule.steps import ALL, ATTEND, DECODE, MERGE, RECV, SEND, STATE
+from mcf.schedule.steps import ALL, ATTEND, DECODE, KIND_NAMES, MERGE, RECV, SEND, STATE
 from mcf.schedule.wire import FIELDS, Collective, Flags, Op, ReduceOp, Stage
 
 NUM_EPOCHS = 8
 OUT_BEATS = 16  # of a state in the reduction unit: a head size of at most 128
 MAX_NODES = FIELDS["src"].limit
+MAX_BLOCKS = FIELDS["block"].limit
 # What every header of a decode state on its way to a reduction unit says.
 STATE_TO_MERGE: Mapping[str, int] = {
     "stage": Stage.DECODE,
@@ -80,6 +81,8 @@ class Lowered:
     reduction unit merges, whose child numbers are in `child`. `merges`: node -> the merge of its decode template.
     `alone`: sends to several nodes of which each receiver gets a copy of its own as soon as it has posted, since they
     may wait for each other (`mcf.schedule.deadlock.lone_copies`); other multicasts leave when all have posted.
+    For whole nodes (`lower_whole`): `direct` are attends whose states only reduction units need; `joined` the sends of
+    these that bring them to the sender's own units as well, each with its route.
     """
 
     sched: Schedule
@@ -89,6 +92,9 @@ class Lowered:
     child: Mapping[int, int]
     own: tuple[int, ...] = field(default=())
     alone: frozenset[int] = frozenset()
+    direct: frozenset[int] = frozenset()
+    joined: Mapping[int, int] = field(default_factory=dict)
+    is_whole: bool = False
 
     def groups(self, row: int) -> list[list[int]]:
         """The receivers of a send, as those that get one packet together."""
@@ -97,6 +103,8 @@ class Lowered:
 
     def route(self, row: int, to: Sequence[int]) -> int:
         """The route of a send, or of its copy to one receiver."""
+        if row in self.joined:
+            return self.joined[row]
         if list(to) == self.sched.receivers(row):
             return self.embedding.of_send[row]
         return self.embedding.of_pair[int(self.sched.steps["node"][row]), to[0]]
@@ -142,11 +150,22 @@ def _check_sizes(sched: Schedule) -> None:
     meta = sched.meta
     if meta.num_nodes > MAX_NODES:
         raise ScheduleError(
-            f"got {meta.num_nodes} nodes: the packet header can name {MAX_NODES}, {meta.num_nodes - MAX_NODES} fewer"
+            f"got {meta.num_nodes} nodes: the packet header can name {MAX_NODES}, {meta.num_nodes - MAX_NODES} fewer; "
+            "plan for fewer nodes"
         )
     for name, limit in (("num_layers", FIELDS["layer"].limit), ("num_kv_heads", FIELDS["head"].limit)):
         if getattr(meta, name) > limit:
-            raise ScheduleError(f"got {name} = {getattr(meta, name)}: the packet header has room for {limit}")
+            over = getattr(meta, name) - limit
+            raise ScheduleError(
+                f"got {name} = {getattr(meta, name)}: the packet header can name {limit}, {over} fewer; "
+                "plan for another model"
+            )
+    blocks = -(-(meta.prompt_tokens + meta.max_new_tokens) // BLOCK_TOKENS)
+    if blocks > MAX_BLOCKS:
+        raise ScheduleError(
+            f"got {blocks * BLOCK_TOKENS:,} tokens with those to generate: the packet header can name {MAX_BLOCKS:,} "
+            f"blocks of {BLOCK_TOKENS}, {blocks - MAX_BLOCKS:,} fewer; plan for a shorter prompt"
+        )
     _check_types(meta)
     for piece in sched.pieces:
         if piece["lo"] % BLOCK_TOKENS:
@@ -213,44 +232,58 @@ def header_of(low: Lowered, row: int, message: Message, *, layer: int, to: Seque
     }
 
 
-def descriptors(headers: Sequence[Mapping[str, int]], beats: Sequence[int], address: int) -> Iterator[int]:
-    """Pack messages whose payloads follow each other from `address` on; equal steps become one descriptor's loop."""
+def descriptors(
+    headers: Sequence[Mapping[str, int]], beats: Sequence[int], addresses: int | Sequence[int]
+) -> Iterator[int]:
+    """Pack messages with payloads at `addresses`, or one behind the other from an address on; equal steps become one
+    descriptor's loop.
+    """
+    if isinstance(addresses, int):
+        starts = accumulate(beats, initial=0)
+        addresses = [addresses + start * BEAT_BYTES for start, _ in zip(starts, beats, strict=False)]
     at = 0
     while at < len(headers):
-        count, half, head = _loop(headers, beats, at)
+        count, half, head, beats_on = _loop(headers, beats, addresses, at)
         yield pack_descriptor(
             headers[at],
-            address=address,
+            address=addresses[at],
             beats=beats[at],
             repeat=count - 1,
-            step_address=beats[at],
+            step_address=beats_on,
             step_half=half,
             step_head=head,
         )
-        address += count * beats[at] * BEAT_BYTES
         at += count
 
 
-def _loop(headers: Sequence[Mapping[str, int]], beats: Sequence[int], at: int) -> tuple[int, int, int]:
-    """How many messages from `at` on are one loop, and by what {block, is_v} and head move."""
-    steps = _step(headers, at) if at + 1 < len(headers) else (0, 0)
-    if not (steps[0] in DESCRIPTOR["step_half"].span and steps[1] in DESCRIPTOR["step_head"].span):
-        return 1, 0, 0
+_Steps = tuple[int, int, int]  # by what {block, is_v}, head and address move
+_STEPS = tuple(DESCRIPTOR[name].span for name in ("step_half", "step_head", "step_address"))
+
+
+def _loop(
+    headers: Sequence[Mapping[str, int]], beats: Sequence[int], addresses: Sequence[int], at: int
+) -> tuple[int, int, int, int]:
+    """How many messages from `at` on are one loop, and its steps."""
+    alone = (1, 0, 0, beats[at])
+    steps = _step(headers, addresses, at) if at + 1 < len(headers) else (0, 0, 0)
+    if any(step not in span for step, span in zip(steps, _STEPS, strict=True)):
+        return alone
     count = 1
     while (
         at + count < len(headers)
         and beats[at + count] == beats[at]
-        and _step(headers, at + count - 1) == steps
+        and _step(headers, addresses, at + count - 1) == steps
         and count < DESCRIPTOR["repeat"].span.stop
         and _rest(headers[at + count]) == _rest(headers[at])
     ):
         count += 1
-    return (count, *steps) if count > 1 else (1, 0, 0)
+    return (count, *steps) if count > 1 else alone
 
 
-def _step(headers: Sequence[Mapping[str, int]], at: int) -> tuple[int, int]:
+def _step(headers: Sequence[Mapping[str, int]], addresses: Sequence[int], at: int) -> _Steps:
     a, b = headers[at], headers[at + 1]
-    return (b["block"] - a["block"]) * 2 + b["is_v"] - a["is_v"], b["head"] - a["head"]
+    half = (b["block"] - a["block"]) * 2 + b["is_v"] - a["is_v"]
+    return half, b["head"] - a["head"], (addresses[at + 1] - addresses[at]) // BEAT_BYTES
 
 
 def _rest(header: Mapping[str, int]) -> dict[str, int]:
@@ -269,7 +302,8 @@ def _unit_merges(sched: Schedule) -> dict[int, Merge]:
             continue
         if int(steps["node"][row]) in out:
             raise ScheduleError(
-                f"got two merges of states in decode on node {steps['node'][row]}: expected one a token"
+                f"got two merges of states in decode on node {steps['node'][row]} (row {row} is the second): expected "
+                "one a token; merge all states at once"
             )
         out[int(steps["node"][row])] = Merge(row=row, inputs=inputs)
     if out:
@@ -283,17 +317,24 @@ def _check_merges(sched: Schedule, merges: Mapping[int, Merge]) -> None:
         if len(merge.inputs) > MAX_CHILDREN:
             raise ScheduleError(
                 f"got a merge of {len(merge.inputs)} states on node {node}: a reduction slot takes {MAX_CHILDREN}, "
-                f"{len(merge.inputs) - MAX_CHILDREN} fewer"
+                f"{len(merge.inputs) - MAX_CHILDREN} fewer; use fewer nodes"
             )
-        if any(sched.steps["kind"][i] not in (RECV, ATTEND) for i in merge.inputs):
-            raise ScheduleError(f"got a merge on node {node} of something else than attends and received states")
+        for row in merge.inputs:
+            if (kind := sched.steps["kind"][row]) not in (RECV, ATTEND):
+                raise ScheduleError(
+                    f"got a merge in decode on node {node} of row {row}, a {KIND_NAMES[kind]}: expected attends and "
+                    "received states alone; merge all states at once"
+                )
     if meta.num_q_heads > NUM_SLOTS:
         raise ScheduleError(
             f"got {meta.num_q_heads} query heads, as many states per token: a node has {NUM_SLOTS} reduction slots, "
-            f"{meta.num_q_heads - NUM_SLOTS} fewer"
+            f"{meta.num_q_heads - NUM_SLOTS} fewer; plan for another model"
         )
-    if meta.head_dim > OUT_BEATS * LANES:
-        raise ScheduleError(f"got a head size of {meta.head_dim}: a state packet holds {OUT_BEATS * LANES}")
+    if meta.head_dim > (most := OUT_BEATS * LANES):
+        raise ScheduleError(
+            f"got a head size of {meta.head_dim}: a state packet holds {most}, {meta.head_dim - most} fewer; "
+            "plan for another model"
+        )
 
 
 def _children(sched: Schedule, merges: Mapping[int, Merge]) -> dict[int, int]:
@@ -305,7 +346,7 @@ def _children(sched: Schedule, merges: Mapping[int, Merge]) -> dict[int, int]:
             if out.setdefault(source, number) != number:
                 raise ScheduleError(
                     f"got a state (row {source}) that is input {out[source]} of one merge and {number} of another: "
-                    "a state that goes to several nodes must have the same place at each"
+                    "expected the same place at each; name the inputs of all merges in one order"
                 )
     return out
 

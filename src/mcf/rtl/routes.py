@@ -28,10 +28,12 @@ class Mesh:
 
     def __post_init__(self) -> None:
         """The header can name 1,024 nodes."""
-        if not (1 <= self.width <= MAX_SIDE and 1 <= self.height <= MAX_SIDE):
+        sides = self.width, self.height
+        if min(sides) < 1 or max(sides) > MAX_SIDE:
+            over = f", {max(sides) - MAX_SIDE} fewer" if max(sides) > MAX_SIDE else ""
             raise ScheduleError(
-                f"got a mesh of {self.width}x{self.height}: expected 1 to {MAX_SIDE} nodes on each side, "
-                "what the packet header can carry"
+                f"got a mesh of {self.width}x{self.height}: expected 1 to {MAX_SIDE} nodes on each side{over}, "
+                f"which is what the packet header can name ({MAX_SIDE**2:,} nodes); choose another mesh"
             )
 
     @property
@@ -71,7 +73,10 @@ def spread(mesh: Mesh, root: int, edges: Sequence[Edge], members: Collection[int
     ports = _tree(mesh, root, edges)
     missing = sorted(set(members) - set(ports))
     if missing:
-        raise ScheduleError(f"got a route from node {root} that does not reach node {missing[0]}: expected hops to it")
+        raise ScheduleError(
+            f"got a route from node {root} that does not reach node {missing[0]}: expected hops to it; "
+            "plan for this mesh"
+        )
     return {
         node: Entry(in_port=in_port, outs=frozenset(outs) | ({Port.LOCAL} if node in members else set()))
         for node, (in_port, outs) in ports.items()
@@ -95,7 +100,9 @@ def _tree(mesh: Mesh, root: int, edges: Sequence[Edge]) -> dict[int, tuple[Port,
     for a, b in edges:
         port = mesh.port((a, b))
         if a not in out or b in out:
-            raise ScheduleError(f"got the hop {a} > {b} in a route from node {root}: expected a tree, parents first")
+            raise ScheduleError(
+                f"got the hop {a} > {b} in a route from node {root}: expected a tree, parents first; plan for this mesh"
+            )
         out[a][1].append(port)
         out[b] = (port.opposite, [])
     return out

@@ -9,12 +9,18 @@ import numpy as np
 
 from mcf.errors import LawError, RunError
 from mcf.rtl.board import Board
+from mcf.rtl.compute import Compute
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
+from mcf.rtl.holding import Holding
+from mcf.rtl.integers import Integers
 from mcf.rtl.links import LinkUse
 from mcf.rtl.lower import Lowered, lower
+from mcf.rtl.lower_whole import lower_whole
+from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.node import Node
 from mcf.rtl.number import Array
 from mcf.rtl.routes import Mesh
+from mcf.rtl.whole_compute import WholeCompute
 from mcf.schedule.program import Program, check_tensors
 from mcf.schedule.progress import Progress
 from mcf.schedule.schedule import Schedule
@@ -25,6 +31,7 @@ from mcf.trace import TraceBuilder
 from mcf.trace.outcome import Outcome, Residency, certify
 
 CLOCK_HZ = 200e6  # assumed, to write cycles as seconds; no claim that any part reaches it
+REST = 4_000  # cycles in which links have said their last words
 AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: states merged in another order of arrival
 
 
@@ -32,15 +39,19 @@ AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: sta
 class RtlOutcome(Outcome):
     """As of `ref`, and what the hardware saw: cycles, beats and waits of each link, results of the reduction units.
 
-    `wall_s` is how long the simulation took, its compilation aside.
+    `counters` are those of each node, as software reads them; `wall_s` is how long the simulation took, its compilation
+    aside.
     """
 
     cycles: int
     phase_cycles: dict[str, int]
     links: dict[tuple[int, int], LinkUse]
     merged: int
+    counters: tuple[dict[str, int], ...] = ()
     wall_s: float = 0.0
     waveform: bytes = b""
+    exact_states: int = 0
+    memory_beats: tuple[int, ...] = ()
 
 
 def run(
@@ -57,20 +68,27 @@ def run(
     noise: float = 0.0,
     faults: Sequence[LinkFault | Refusal] = (),
     waveform: bool = False,
+    whole: bool = False,
+    memory: DdrTiming | None = None,
 ) -> RtlOutcome:
     """Run a schedule that `verify` has passed on a mesh of node cores, compiled for simulation.
 
     q [L, S+T, Hq, d], k and v [L, S+T, Hkv, d], T = `decode_tokens`, as `mcf.ref.run`. KV, queries and states of
     prefill travel in the schedule's bytes per element; states of decode in block floating point, merged by the
-    reduction units. Compute takes no time. Links as of `mcf.rtl.links.Links`: `faults` and `noise` damage beats of
-    plain links, whose packets are then dropped, and words of the link layer, which then sends them again.
+    reduction units. Compute takes no time, unless nodes are `whole`: then compute halves attend, out of memories of
+    their own (`memory`), states are records, and each is compared with the golden model.
+    Links as of `mcf.rtl.links.Links`: `faults` and `noise` damage beats of plain links, whose packets are then
+    dropped, and words of the link layer, which then sends them again.
     Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when a node drops
     something, a link falls silent or the mesh stands still.
     """
     program = Program(schedule, decode_tokens)
     tensors = check_tensors(program, q=q, k=k, v=v)
-    low = lower(schedule, mesh)
-    board = Board(mesh, links=links, latency=latency, stall=stall, noise=noise, faults=faults, waveform=waveform)
+    timing = (memory or DdrTiming()) if whole else None
+    low = lower(schedule, mesh) if timing is None else lower_whole(schedule, mesh, memory_bytes=timing.size_bytes)
+    board = Board(
+        mesh, links=links, latency=latency, stall=stall, noise=noise, faults=faults, waveform=waveform, memory=timing
+    )
     start = time.perf_counter()
     try:
         out = Run(program, board, low, tensors).run()
@@ -87,7 +105,7 @@ class Run:
         sched = program.sched
         self.sched, self.board, self.low = sched, board, low
         self.program, self.tensors = program, tensors
-        self.v_scale = max(float(np.abs(self.tensors[2]).max(initial=0)), 1e-30)
+        self.integers = Integers(sched.meta, tensors) if low.is_whole else None
         self.progress = Progress(program)
         self.num_started = [0] * len(self.program.rows)
         self.credits: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -98,6 +116,13 @@ class Run:
         self.out = np.full(self.tensors[0].shape, np.nan)
         self.decoded = np.full((sched.meta.num_nodes, *self.tensors[0][:, sched.meta.prompt_tokens :].shape), np.nan)
         self.nodes = [Node(self, n) for n in range(sched.meta.num_nodes)]
+
+    def compute_of(self, number: int) -> Holding:
+        """What a node's compute half is."""
+        if self.integers is not None:
+            return WholeCompute(self.program, number, self.board, self.low, self.integers, end=self.end_attend)
+        v_scale = max(float(np.abs(self.tensors[2]).max(initial=0)), 1e-30)
+        return Compute(self.program, number, self.board, v_scale=v_scale, end=self.end)
 
     def run(self) -> RtlOutcome:
         """Write the tables, then let nodes and mesh take turns to the end."""
@@ -128,7 +153,7 @@ class Run:
         for row, tick, group in ready:
             self.waiting.remove((row, tick, group))
             self.under_way.setdefault((row, tick), (self.board.cycle, set(self.sched.receivers(row))))
-            self.nodes[self.program.rows[row].node].launch(row, tick, group)
+            self.nodes[self.program.rows[row].node].sending.launch(row, tick, group)
         return len(ready)
 
     def _have_posted(self, row: int, tick: int, group: list[int]) -> bool:
@@ -137,9 +162,9 @@ class Run:
     def _take_in(self) -> int:
         done = 0
         for node in self.nodes:
-            done += node.directory.collect()
+            done += node.directory.collect() + node.compute.watch()
             for packet in self.board.packets(node.number):
-                node.receive(packet)
+                node.receiving.take(packet)
                 done += 1
         return done
 
@@ -147,7 +172,8 @@ class Run:
         rows_left = any(node.next_row(lane) is not None for node in self.nodes for lane in LANE_NAMES)
         asked = any(node.directory.asked for node in self.nodes)
         memory_left = not all(node.progress.has_ended for node in self.nodes)
-        return rows_left or asked or memory_left or bool(self.waiting or self.under_way)
+        at_work = any(node.compute.is_busy for node in self.nodes)
+        return rows_left or asked or memory_left or at_work or bool(self.waiting or self.under_way)
 
     def _stuck(self) -> None:
         self.board.check_drops()
@@ -177,11 +203,15 @@ class Run:
 
     def end(self, row: int, tick: int, cycle: int | None = None) -> None:
         """Record that one run of a row has ended."""
-        self.progress.end(row, tick)
         at = self.board.cycle if cycle is None else cycle
+        self.end_attend(row, tick, at, at)
+
+    def end_attend(self, row: int, tick: int, start: int, cycle: int) -> None:
+        """Record that one run of a row that took time has ended."""
+        self.progress.end(row, tick)
         step = self.program.rows[row]
-        self.phase_ends[step.stage] = max(self.phase_ends[step.stage], at)
-        self._event(row, step, tick, at, at)
+        self.phase_ends[step.stage] = max(self.phase_ends[step.stage], cycle)
+        self._event(row, step, tick, start, cycle)
 
     def delivered(self, recv: int, tick: int, cycle: int) -> None:
         """A receive is complete; with the last one the send is."""
@@ -193,7 +223,7 @@ class Run:
         if not left:
             del self.under_way[step.ref, tick]
             self.end(step.ref, tick, cycle)
-            self.nodes[self.program.rows[step.ref].node].sent(step.ref, tick)
+            self.nodes[self.program.rows[step.ref].node].sending.done(step.ref, tick)
 
     def _crossed(self, send: int, receiver: int, tick: int, start: int, cycle: int) -> None:
         """One event for each link of the schedule that the payload has crossed."""
@@ -236,6 +266,8 @@ class Run:
 
     def _outcome(self, cycles: int) -> RtlOutcome:
         meta = self.sched.meta
+        self.board.run_for(REST)
+        counters = tuple(self.board.counters())
         meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": cycles, "clock_hz": CLOCK_HZ}
         return RtlOutcome(
             out=self._output(),
@@ -249,7 +281,10 @@ class Run:
             cycles=cycles,
             phase_cycles=self._phases(),
             links=self.board.link_use(),
-            merged=sum(counts["merged"] for counts in self.board.counters()),
+            merged=sum(counts["merged"] for counts in counters),
+            exact_states=sum(node.compute.num_exact for node in self.nodes),
+            memory_beats=tuple(node.memory_beats for node in self.board.nodes),
+            counters=counters,
         )
 
     def _phases(self) -> dict[str, int]:

@@ -3,11 +3,12 @@ port, memory lies behind five ports that read and one that writes.
 """
 
 from amaranth.hdl import Module
+from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
 from mcf.rtl.commands import NUM_PORTS
 from mcf.rtl.hdl.axi import AxiRead, AxiWrite
-from mcf.rtl.hdl.beat import BeatStream
+from mcf.rtl.hdl.beat import Beat, BeatStream
 from mcf.rtl.hdl.compute import Compute
 from mcf.rtl.hdl.core import NUM_LINKS, PORTS, Core, pass_on
 from mcf.rtl.hdl.dma_read import DmaPingPong
@@ -24,12 +25,17 @@ WHOLE_PORTS = {**OUTER, **MEMORY}  # beside the links to the neighbours
 class Whole(Component):
     """As the core (hdl.core), with the compute half inside. Payload of packets is read by the last of `reads`; where
     its address has bit 39 it is the next record of a state that the compute half has finished (hdl.payload).
+
+    `watched`: for simulation, with a stream more, `records`, which shows each beat of a record as it leaves the compute
+    half and never holds it up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, watched: bool = False) -> None:
+        self.watched = watched
+        probe = {"records": Out(stream.Signature(Beat, always_ready=True))} if watched else {}
         links = {"links_in": In(BeatStream).array(NUM_LINKS), "links_out": Out(BeatStream).array(NUM_LINKS)}
         pulses = {"links_bad": In(NUM_LINKS), "links_resent": In(NUM_LINKS)}
-        super().__init__({**WHOLE_PORTS, **links, **pulses})
+        super().__init__({**WHOLE_PORTS, **links, **pulses, **probe})
 
     def elaborate(self, platform: object) -> Module:
         """Join the halves."""
@@ -41,6 +47,8 @@ class Whole(Component):
             *(compute.states.ready.eq(records.level != RECORD_BEATS), records.w_beat.eq(compute.states.payload)),
             records.w_en.eq(compute.states.valid & compute.states.ready),
         ]
+        if self.watched:
+            m.d.comb += [self.records.payload.eq(compute.states.payload), self.records.valid.eq(records.w_en)]
         for source, sink in (
             *((core.commands, compute.commands), (compute.waits, core.compute_waits), (compute.sets, core.sets)),
             *((core.fetch, payload.fetch), (records.output, payload.states), (payload.payload, core.payload)),

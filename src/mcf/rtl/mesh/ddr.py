@@ -8,7 +8,7 @@ cycle. Writes are posted: they disturb no rows, and are answered `latency` cycle
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ class DdrTiming:
 
     def __post_init__(self) -> None:
         """Refuse what no memory is."""
-        if min(self.latency, self.row_miss) < 0 or self.bytes_per_cycle < 1 or not 0 <= self.stall < 1:
+        if min(self.latency, self.row_miss) < 0 or not self.bytes_per_cycle >= 1 or not 0 <= self.stall < 1:
             raise UserError(f"got {self}: expected cycles from 0 on, at least a byte per cycle, a stall below 1")
         if self.size_bytes <= 0 or self.size_bytes % 4096:
             raise UserError(f"got a memory of {self.size_bytes} bytes: expected a multiple of 4096")
@@ -58,12 +58,12 @@ class _Counts(ctypes.Structure):
 
 
 class Ddr:
-    """One memory; made by `Mesh.ddr`."""
+    """One memory; made by `Mesh.ddr`. `mesh` gives the mesh for calls of the library, or raises once that is closed."""
 
-    def __init__(self, lib: Any, mesh: Any, timing: DdrTiming) -> None:
+    def __init__(self, lib: Any, mesh: Callable[[], Any], timing: DdrTiming) -> None:
         self._lib, self._mesh, self.timing = lib, mesh, timing
         rate = round(timing.bytes_per_cycle * BUS_UNITS)
-        self._number = lib.mesh_ddr(mesh, timing.latency, timing.row_miss, rate, timing.size_bytes)
+        self._number = lib.mesh_ddr(mesh(), timing.latency, timing.row_miss, rate, timing.size_bytes)
 
     def attach(self, instance: int, ports: Ports, prefix: str, seed: int) -> int:
         """Put the AXI port of an instance whose signals are `PREFIX__araddr` or `PREFIX__awaddr` ... behind it."""
@@ -75,24 +75,24 @@ class Ddr:
         places = [outs[f"{prefix}__{name}"][0] for name in told] + [ins[f"{prefix}__{name}"][0] for name in driven]
         array = (ctypes.c_int32 * len(places))(*places)
         chance = round(self.timing.stall * 256)
-        return int(self._lib.mesh_ddr_port(self._mesh, self._number, instance, int(is_read), array, chance, seed))
+        return int(self._lib.mesh_ddr_port(self._mesh(), self._number, instance, int(is_read), array, chance, seed))
 
     def write(self, address: int, values: bytes | bytearray | memoryview) -> None:
         """Store bytes, without time."""
         self._within(address, len(values))
-        self._lib.mesh_ddr_write(self._mesh, self._number, address, bytes(values), len(values))
+        self._lib.mesh_ddr_write(self._mesh(), self._number, address, bytes(values), len(values))
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Return bytes as they are now; what was never written is zero."""
         self._within(address, size_bytes)
         room = ctypes.create_string_buffer(size_bytes)
-        self._lib.mesh_ddr_read(self._mesh, self._number, address, room, size_bytes)
+        self._lib.mesh_ddr_read(self._mesh(), self._number, address, room, size_bytes)
         return room.raw
 
     def counts(self, port: int) -> DdrCounts:
         """What a port did so far; ports count from 0 in the order of `Mesh.ddr`."""
         out = _Counts()
-        self._lib.mesh_ddr_counts(self._mesh, self._number, port, ctypes.byref(out))
+        self._lib.mesh_ddr_counts(self._mesh(), self._number, port, ctypes.byref(out))
         return DdrCounts(*(int(getattr(out, name)) for name in DdrCounts._fields))
 
     def _within(self, address: int, size_bytes: int) -> None:

@@ -57,7 +57,7 @@ class Mesh:
 
     def __init__(self) -> None:
         self._lib = _load(str(compile_mesh()))
-        self._mesh = self._lib.mesh_new()
+        self._handle: Any = self._lib.mesh_new()
         self._classes: dict[Path, Any] = {}
         self._ports: list[Ports] = []
         self._seed = _FIRST_SEED
@@ -71,10 +71,17 @@ class Mesh:
         self.close()
 
     def close(self) -> None:
-        """Give everything back; the mesh is of no use afterwards."""
-        if self._mesh:
-            self._lib.mesh_free(self._mesh)
-            self._mesh = None
+        """Give everything back; whatever is called afterwards raises RunError. Harmless when called again."""
+        if self._handle is not None:
+            self._lib.mesh_free(self._handle)
+            self._handle = None
+
+    @property
+    def handle(self) -> Any:
+        """The mesh itself, for calls of the library. Raises RunError once it is closed."""
+        if self._handle is None:
+            raise RunError("this mesh is closed: expected no calls after close; make a new one")
+        return self._handle
 
     # --- building ---
 
@@ -85,7 +92,7 @@ class Mesh:
             loaded.mcf_class.restype = ctypes.c_void_p
             self._classes[library.path] = loaded.mcf_class()
         self._ports.append(library.ports)
-        return int(self._lib.mesh_instance(self._mesh, self._classes[library.path]))
+        return int(self._lib.mesh_instance(self.handle, self._classes[library.path]))
 
     def link(
         self, source: tuple[int, str], target: tuple[int, str], *, latency: int = 0, depth: int = 0, last_bit: int = -1
@@ -98,12 +105,12 @@ class Mesh:
         if (depth == 0) != (latency == 0):
             raise UserError(f"got a link of latency {latency} and depth {depth}: expected both 0 or both at least 1")
         a, b = self._output(*source), self._input(*target)
-        return int(self._lib.mesh_link(self._mesh, source[0], a, target[0], b, latency, depth, last_bit))
+        return int(self._lib.mesh_link(self.handle, source[0], a, target[0], b, latency, depth, last_bit))
 
     def source(self, target: tuple[int, str], *, gap: float = 0.0) -> int:
         """Feed an input stream from a queue that offers nothing with chance `gap` in a cycle; the source's number."""
         at = target[0], self._input(*target)
-        return int(self._lib.mesh_source(self._mesh, *at, _chance(gap), self._next_seed()))
+        return int(self._lib.mesh_source(self.handle, *at, _chance(gap), self._next_seed()))
 
     def sink(self, source: tuple[int, str], *, stall: float = 0.0, last_bit: int = -1) -> int:
         """Take what an output stream gives; `stall` is the chance that it does not in a cycle. The sink's number.
@@ -111,27 +118,27 @@ class Mesh:
         A run that waits to be woken ends when this sink takes something; with `last_bit` only what has that bit set.
         """
         at = source[0], self._output(*source)
-        return int(self._lib.mesh_sink(self._mesh, *at, _chance(stall), self._next_seed(), last_bit))
+        return int(self._lib.mesh_sink(self.handle, *at, _chance(stall), self._next_seed(), last_bit))
 
     def producer(self, node: int, *, requests: str, payload: str) -> int:
         """Answer requests {address, beats} on one stream of a node with beats of memory on another; its number."""
         at = self._output(node, requests), self._input(node, payload)
-        return int(self._lib.mesh_producer(self._mesh, node, *at))
+        return int(self._lib.mesh_producer(self.handle, node, *at))
 
     def ddr(self, ports: AxiPorts, timing: DdrTiming | None = None) -> Ddr:
         """Put AXI ports, each an (instance, prefix of its signals), behind one memory, which is returned."""
-        out = Ddr(self._lib, self._mesh, timing or DdrTiming())
+        out = Ddr(self._lib, lambda: self.handle, timing or DdrTiming())
         for instance, prefix in ports:
             out.attach(instance, self._ports[instance], prefix, self._next_seed())
         return out
 
     def stall_link(self, link: int, chance: float) -> None:
         """Let a link (not a plain wire) refuse words at random."""
-        self._lib.mesh_stall_link(self._mesh, link, _chance(chance), self._next_seed())
+        self._lib.mesh_stall_link(self.handle, link, _chance(chance), self._next_seed())
 
     def fault(self, link: int, kind: FaultKind, at: int, arg: int = 0) -> None:
         """Break something on a link (not a plain wire): on its word number `at`, or from cycle `at` (SILENCE)."""
-        self._lib.mesh_fault(self._mesh, link, kind, at, arg)
+        self._lib.mesh_fault(self.handle, link, kind, at, arg)
 
     def axi(self, instance: int) -> int:
         """Be the AXI4-Lite master of an instance with ports `axi` and `interrupt`; the master's number."""
@@ -139,24 +146,28 @@ class Mesh:
         places = [self._ports[instance].places(is_input=True)[name][0] for name in names]
         names = [*(f"axi__{name}" for name in _AXI_OUT), "interrupt"]
         places += [self._ports[instance].places(is_input=False)[name][0] for name in names]
-        return int(self._lib.mesh_axi(self._mesh, instance, (ctypes.c_int32 * len(places))(*places)))
+        return int(self._lib.mesh_axi(self.handle, instance, (ctypes.c_int32 * len(places))(*places)))
 
     def noise(self, link: int, share: float, *, num_bits: int) -> None:
         """Break a share of a link's words at random, each in one way: a bit below `num_bits` flips, lost, doubled."""
-        self._lib.mesh_noise(self._mesh, link, round(share * _NOISES), self._next_seed(), num_bits)
+        self._lib.mesh_noise(self.handle, link, round(share * _NOISES), self._next_seed(), num_bits)
 
     def hold(self, sink: int, start: int, count: int) -> None:
         """Let a sink take nothing for `count` cycles from cycle `start` on."""
-        self._lib.mesh_hold_sink(self._mesh, sink, start, count)
+        self._lib.mesh_hold_sink(self.handle, sink, start, count)
 
-    def count_pulses(self, instance: int, name: str) -> int:
-        """Count the cycles in which an output signal is high, from now on; the counter's number."""
-        at, _ = self._ports[instance].places(is_input=False)[name]
-        return int(self._lib.mesh_count_pulses(self._mesh, instance, at))
+    def lead_pulses(self, source: tuple[int, str], target: tuple[int, str], bit: int) -> int:
+        """Lead an instance's output signal of one bit to a bit of another's input signal of at most 32.
+
+        The cycles in which it is high are counted from now on; the counter's number.
+        """
+        at, _ = self._ports[source[0]].places(is_input=False)[source[1]]
+        to_at, _ = self._ports[target[0]].places(is_input=True)[target[1]]
+        return int(self._lib.mesh_lead_pulses(self.handle, source[0], at, target[0], to_at, bit))
 
     def pulses(self, counter: int) -> int:
         """How far a counter of pulses is."""
-        return int(self._lib.mesh_pulses(self._mesh, counter))
+        return int(self._lib.mesh_pulses(self.handle, counter))
 
     # --- running ---
 
@@ -165,68 +176,68 @@ class Mesh:
 
         With `wake` also until a sink takes something, an AXI read is answered or a node interrupts.
         """
-        return Stop(self._lib.mesh_run(self._mesh, limit, int(wake)))
+        return Stop(self._lib.mesh_run(self.handle, limit, int(wake)))
 
     @property
     def cycle(self) -> int:
         """Cycles so far."""
-        return int(self._lib.mesh_cycle(self._mesh))
+        return int(self._lib.mesh_cycle(self.handle))
 
     def push(self, source: int, words: Array) -> None:
         """Queue payloads [n, words of 32 bits] at a source."""
         values = np.ascontiguousarray(words, dtype=np.uint32)
         assert values.ndim == 2, values.shape
         assert values.shape[1] <= STREAM_WORDS, values.shape
-        self._lib.mesh_push(self._mesh, source, values.ctypes.data, len(values), values.shape[1])
+        self._lib.mesh_push(self.handle, source, values.ctypes.data, len(values), values.shape[1])
 
     def pending(self, source: int) -> int:
         """Payloads that still wait at a source."""
-        return int(self._lib.mesh_pending(self._mesh, source))
+        return int(self._lib.mesh_pending(self.handle, source))
 
     def held(self, sink: int) -> int:
         """How many payloads a sink has taken since the last `take`."""
-        return int(self._lib.mesh_held(self._mesh, sink))
+        return int(self._lib.mesh_held(self.handle, sink))
 
     def take(self, sink: int, num_words: int) -> tuple[Array, Array]:
         """Return what a sink took since the last call: cycles [n], payloads [n, num_words]."""
         count = self.held(sink)
         cycles, words = np.empty(count, np.uint64), np.empty((count, num_words), np.uint32)
-        self._lib.mesh_take(self._mesh, sink, cycles.ctypes.data, words.ctypes.data, num_words, count)
+        self._lib.mesh_take(self.handle, sink, cycles.ctypes.data, words.ctypes.data, num_words, count)
         return cycles, words
 
     def write_memory(self, producer: int, address: int, values: bytes) -> None:
         """Write a producer's memory; it grows as needed."""
-        self._lib.mesh_memory(self._mesh, producer, address, values, len(values))
+        self._lib.mesh_memory(self.handle, producer, address, values, len(values))
 
     def put_accesses(self, axi: int, accesses: Sequence[tuple[int, int, int]]) -> None:
         """Queue accesses (is_write, address, word) of an AXI master; it makes one at a time."""
         values = np.array(accesses, dtype=np.uint32)
-        self._lib.mesh_axi_put(self._mesh, axi, values.ctypes.data, len(values))
+        self._lib.mesh_axi_put(self.handle, axi, values.ctypes.data, len(values))
 
     def take_answers(self, axi: int) -> list[int]:
         """Return the words of the reads that were answered since the last call. Raises RunError for a refusal."""
-        if self._lib.mesh_axi_refused(self._mesh, axi):
+        if self._lib.mesh_axi_refused(self.handle, axi):
             raise RunError("a node refused an access over AXI4-Lite: expected registers of its map alone")
         words = np.empty(_ROOM, np.uint32)
-        count = int(self._lib.mesh_axi_answers(self._mesh, axi, words.ctypes.data, _ROOM))
+        count = int(self._lib.mesh_axi_answers(self.handle, axi, words.ctypes.data, _ROOM))
         found: list[int] = words[:count].tolist()
         return found
 
     def pending_accesses(self, axi: int) -> int:
         """Accesses that are not done yet."""
-        return int(self._lib.mesh_axi_pending(self._mesh, axi))
+        return int(self._lib.mesh_axi_pending(self.handle, axi))
 
     def peek(self, instance: int, name: str) -> int:
         """Read an output signal that is no stream, as it is after the last cycle."""
         at, num_words = self._ports[instance].places(is_input=False)[name]
         words = np.empty(num_words, np.uint32)
-        self._lib.mesh_peek(self._mesh, instance, at, words.ctypes.data, num_words)
+        self._lib.mesh_peek(self.handle, instance, at, words.ctypes.data, num_words)
         return int.from_bytes(words.tobytes(), "little")
 
     def counts(self, link: int) -> LinkCounts:
         """What crossed a link so far."""
         out = _Counts()
-        self._lib.mesh_counts(self._mesh, link, ctypes.byref(out))
+        self._lib.mesh_counts(self.handle, link, ctypes.byref(out))
         return LinkCounts(*(getattr(out, name) for name in LinkCounts._fields))
 
     def records(self) -> Array:
@@ -234,7 +245,7 @@ class Mesh:
         parts = []
         while True:
             part = np.empty(_ROOM, RECORD)
-            count = int(self._lib.mesh_records(self._mesh, part.ctypes.data, _ROOM))
+            count = int(self._lib.mesh_records(self.handle, part.ctypes.data, _ROOM))
             parts.append(part[:count])
             if count < _ROOM:
                 return np.concatenate(parts)
@@ -245,14 +256,14 @@ class Mesh:
         """Sample all wires of instances of one module from now on; it must be compiled with `waveform`."""
         numbers = (ctypes.c_int * len(instances))(*instances)
         texts = (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
-        assert self._lib.mesh_open_waveform(self._mesh, numbers, texts, len(instances)), "compiled without waveform"
+        assert self._lib.mesh_open_waveform(self.handle, numbers, texts, len(instances)), "compiled without waveform"
 
     def take_waveform(self) -> bytes:
         """Return what the waveform has grown by: text of a value change dump."""
         parts = []
         while True:
             room = ctypes.create_string_buffer(_WAVEFORM_BYTES)
-            count = int(self._lib.mesh_take_waveform(self._mesh, room, _WAVEFORM_BYTES))
+            count = int(self._lib.mesh_take_waveform(self.handle, room, _WAVEFORM_BYTES))
             parts.append(room.raw[:count])
             if count < _WAVEFORM_BYTES:
                 return b"".join(parts)
@@ -302,7 +313,7 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mesh_ddr_counts": (None, (_P, _I, _I, _P)),
     "mesh_peek": (None, (_P, _I, _I, _P, _I)),
     "mesh_counts": (None, (_P, _I, _P)),
-    "mesh_count_pulses": (_I, (_P, _I, _I)),
+    "mesh_lead_pulses": (_I, (_P, _I, _I, _I, _I, _I)),
     "mesh_pulses": (_L, (_P, _I)),
     "mesh_records": (ctypes.c_int64, (_P, _P, ctypes.c_int64)),
     "mesh_cycle": (_L, (_P,)),

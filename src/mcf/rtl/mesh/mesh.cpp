@@ -83,11 +83,23 @@ void Group::tick() {
         members[lane]->awake = awake >> lane & 1;
 }
 
-// Counts the cycles in which a signal of an instance is high.
+// Counts the cycles in which a signal of an instance is high, and leads it to a bit of another's input.
 struct Pulses {
     Instance *from;
     int at;
     uint64_t count;
+    Instance *to;
+    int to_at, to_bit;
+
+    void step() {
+        bool is_high = from->signals_out[at] != 0;
+        count += is_high;
+        uint32_t &signal = to->signals_in[to_at];
+        if ((signal >> to_bit & 1) != is_high) {
+            signal ^= 1u << to_bit;
+            to->awake = true;
+        }
+    }
 };
 
 enum FaultKind { FLIP, DROP, DOUBLE, SILENCE };
@@ -421,7 +433,7 @@ void Mesh::step() {
     for (auto &group : groups)
         group->tick();
     for (auto &p : pulses)
-        p.count += p.from->signals_out[p.at] != 0;
+        p.step();
     if (waveform)
         waveform_klass->sample_waveform(waveform, cycle);
     cycle++;
@@ -627,9 +639,9 @@ void mesh_peek(Mesh *mesh, int instance, int at, uint32_t *words, int num_words)
 
 void mesh_counts(Mesh *mesh, int link, LinkCounts *counts) { *counts = mesh->links[link]->counts; }
 
-// Counts the cycles in which a signal is high, from now on.
-int mesh_count_pulses(Mesh *mesh, int instance, int at) {
-    mesh->pulses.push_back(Pulses{mesh->instances[instance].get(), at, 0});
+// From now on counts the cycles in which a signal is high, and leads it to bit `to_bit` of an input.
+int mesh_lead_pulses(Mesh *mesh, int from, int at, int to, int to_at, int to_bit) {
+    mesh->pulses.push_back(Pulses{mesh->instances[from].get(), at, 0, mesh->instances[to].get(), to_at, to_bit});
     return mesh->pulses.size() - 1;
 }
 
