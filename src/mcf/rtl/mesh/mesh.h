@@ -18,8 +18,8 @@ struct Ends {
     uint32_t *signals_in, *signals_out;
 };
 
-// A module. `make` makes as many instances as it has lanes, which run side by side; `tick` takes the instances of `awake`, a
-// bit each: it drives their inputs, gives them one rising edge, lets them settle, and reads their outputs. It returns
+// A module. `make` makes as many instances as it has lanes, which run side by side; `tick` takes the instances of `awake`,
+// a bit each: it drives their inputs, gives them one rising edge, lets them settle, and reads their outputs. It returns
 // those of which any register changed: where none did and no input changes, the next cycle changes nothing either.
 struct Klass {
     int lanes;
