@@ -251,20 +251,23 @@ def hardware(text: str) -> "Runner":
 
 
 def decodes(text: str) -> "Runner":
-    """Run a decode step but for its simulation, whose compute half compiles for minutes: tests/rtl have that."""
+    """Run a decode step but for its simulation, whose node compiles for minutes: tests/rtl have that."""
 
     def run(shop: Workshop, command: str) -> None:
-        from mcf.rtl import decode_run
+        from mcf.rtl import board_node, decode_found, decode_run
 
-        layer = decode_run.LayerRun(attention_cycles=9, cycles=10, outputs=(), error=0.0, exact_states=1)
-        product = decode_run.ProductRun(rows=1, columns=1, beats=1, cycles=1, is_exact=True)
+        exact = {"exact_states": 1, "exact_results": 1}
+        layer = decode_found.LayerRun(attention_cycles=9, cycles=10, outputs=(), error=0.0, **exact)
+        product = decode_found.ProductRun(rows=1, columns=1, beats=1, cycles=1, is_exact=True)
 
-        def quick(case: Any, source: Any) -> Any:
-            ran = {"product": product, "memory_beats": [0], "link_beats": 0, "cycles": 10 * len(case.layers)}
-            return decode_run.DecodeRun(case=case, layers=[layer] * len(case.layers), **ran)
+        def quick(case: Any, source: Any, **how: Any) -> Any:
+            ran = {"product": product, "read_beats": [[1] * 5], "link_beats": 0, "cycles": 10 * len(case.layers)}
+            layers = [layer] * len(case.layers)
+            return decode_found.DecodeRun(case=case, layers=layers, counts=[{"merged": 1}], **ran)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(decode_run, "run_decode", quick)
+            patch.setattr(board_node, "compile_node", lambda **_: None)
             assert text in shop.mcf(command)
 
     return run
@@ -348,7 +351,7 @@ TABLE: dict[str, Runner] = {
     "mcf rtl report": hardware("no claim of 200 MHz"),
     "mcf rtl report --json": hardware('"caveats"'),
     "mcf rtl sim --decode qwen2.5-1.5b --nodes 4 --context 16k": decodes(
-        "16,384 tokens on a 2x2 mesh: attention of 28 of 28 layers"
+        "16,384 tokens on a 2x2 mesh of whole nodes: attention of 28 of 28 layers"
     ),
     "mcf rtl sim --demo": prints("demo on a 2x2 mesh"),
     "mcf rtl sim --demo --mesh 2x1 --json": prints('"phase_cycles"'),

@@ -6,11 +6,13 @@ import pytest
 
 pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
+from mcf.errors import RunError
 from mcf.rtl.board import Board, Packet
 from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.driver import ask_directory, read_errors, read_register, write_register
-from mcf.rtl.kv_ops import KvCode, KvOp
+from mcf.rtl.golden.kv_dir import KvDirectoryModel
+from mcf.rtl.kv_ops import KV_ID_LOW, KvCode, KvOp
 from mcf.rtl.registers import NUM_DESCRIPTORS
 from mcf.rtl.routes import Mesh, Tables, spread
 from mcf.schedule.wire import FIELDS, Collective, Op, pack, unpack
@@ -139,6 +141,27 @@ def test_software_asks_the_directory_which_refuses_to_lose_an_owners_copy(board:
     assert board.counters()[0]["kv_refused"] == 1
 
 
+def test_packets_end_copies_but_no_owners(board: Board) -> None:
+    """Metadata decides: the directory obeys KV_DRAIN and KV_INVALIDATE without software, and counts what it refuses."""
+    model, copy, owned, missing = KvDirectoryModel(), *({"layer": 3, "head": 1, "block": n} for n in (5, 6, 7))
+    ids = [pack(fields) >> KV_ID_LOW & 0xFFFFFFFF for fields in (copy, owned)]
+    for op, kv_id in ((KvOp.RECV, ids[0]), (KvOp.ARRIVE, ids[0]), (KvOp.READ, ids[0]), (KvOp.PRODUCE, ids[1])):
+        is_owner = op is KvOp.PRODUCE
+        code, _, _ = board.ask(1, ask_directory(op, kv_id, is_owner=is_owner))
+        assert code == model.apply(op, kv_id, owner=is_owner).code == KvCode.OK
+    ends = [(op, fields) for fields in (copy, owned, missing) for op in (Op.KV_DRAIN, Op.KV_INVALIDATE)]
+    board.post(0, [message(board, 0, 1, op=op, **fields) for op, fields in ends])
+    assert arrived(board, 1) == []  # hardware took them
+    codes = [model.receive(pack({"op": op, **fields})).code for op, fields in ends]
+    assert codes == [KvCode.OK, KvCode.HELD, KvCode.OWNER, KvCode.OWNER, KvCode.MISSING, KvCode.MISSING]
+    assert model.receive(pack({"op": Op.CREDIT, **copy})) is None
+    for op, kv_id in ((KvOp.LOOK, ids[0]), (KvOp.LOOK, ids[1]), (KvOp.READ, ids[0]), (KvOp.DONE, ids[0])):
+        answer = model.apply(op, kv_id)
+        assert board.ask(1, ask_directory(op, kv_id)) == (answer.code, answer.base, answer.state)
+    assert board.ask(1, read_errors()) == ["kv_refused"]
+    assert board.counters()[1]["kv_refused"] == 5  # four of the packets, and a reader that came too late
+
+
 def test_what_is_dropped_is_read_from_registers(board: Board) -> None:
     board.post(0, [message(board, 0, 1, route_id=1000), message(board, 0, 1) | 15 << OP_LOW])
     assert arrived(board, 1) == []
@@ -155,3 +178,11 @@ def test_slots_in_use_are_read_from_registers(board: Board) -> None:
     board.arm(0, [header | 3 << 128 | 2 << 136])
     board.settle()
     assert board.ask(0, read_errors()) == ["reduce_refused"]
+
+
+def test_a_core_has_no_memory_and_no_compute_half(board: Board) -> None:
+    with pytest.raises(RunError, match="got a core, which has no memory: expected a board of whole nodes"):
+        board.nodes[0].ddr.write(0, bytes(16))
+    with pytest.raises(RunError, match="got commands for a core: expected a board of whole nodes"):
+        board.command(0, [0])
+    assert board.nodes[0].memory_beats == 0

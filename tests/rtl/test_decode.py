@@ -1,33 +1,28 @@
 """A decode step lowered to nodes: its memory, commands, tree and result, against float64; and what no node can take."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
 
-from mcf.errors import ScheduleError
+from mcf.errors import RunError, ScheduleError
 from mcf.model import ModelShape
 from mcf.model.named import named_shape
 from mcf.rtl.commands import ComputeOp, unpack_command
-from mcf.rtl.decode import (
-    GIB,
-    DecodeCase,
-    Layout,
-    batches_of,
-    layer_commands,
-    setups,
-    state_header,
-    tag_of,
-    tree_of,
-)
+from mcf.rtl.decode import GIB, DecodeCase, Layout, batches_of, layer_commands
+from mcf.rtl.decode_check import check_records, check_results, golden_states
 from mcf.rtl.decode_image import image_of, quantised, random_source, tile_runs, value_runs
+from mcf.rtl.decode_tree import setups, state_descriptors, state_header, tag_of, tree_of
+from mcf.rtl.descriptor import META_BITS, STATE_BIT
 from mcf.rtl.golden.attention import attend_shard
-from mcf.rtl.golden.decode import merged, node_states, outputs
+from mcf.rtl.golden.decode import merged, node_states, outputs, possible
+from mcf.rtl.golden.desc_ring import expand
 from mcf.rtl.golden.reduce import ReduceModel
 from mcf.rtl.golden.state import from_beats, to_beats
 from mcf.rtl.golden.tiles import key_tiles, port_runs, value_tiles
 from mcf.rtl.routes import Mesh
-from mcf.schedule.wire import pack
+from mcf.schedule.wire import Flags, pack
 
 SHAPE = named_shape("qwen2.5-1.5b")
 SMALL = replace(SHAPE, num_layers=3, num_q_heads=4, num_kv_heads=2, head_dim=16, hidden_size=64, intermediate_size=64)
@@ -122,6 +117,55 @@ def test_the_memory_and_the_commands_give_each_shards_states() -> None:
             assert to_beats(a, 0, 16) == to_beats(b, 0, 16)
 
 
+def test_a_descriptor_for_each_kv_head_sends_the_records_with_their_headers() -> None:
+    here = case(2, 2, 700, num_layers=2)
+    tree = tree_of(here.mesh)
+    for node, layer in ((tree.root, 0), (3, 1)):
+        words = list(state_descriptors(here, tree, node, layer, wait_event=5))
+        items = [item for word in words for item in expand(word)]
+        assert [(item.address, item.beats, item.wait) for item in items] == [
+            (1 << STATE_BIT, 17, wait) for wait in (5, 0, 6, 0)
+        ]
+        for q_head, item in enumerate(items):
+            header = state_header(here, tree, node, layer=layer, q_head=q_head) | {"flags": Flags.LAST}
+            assert item.meta == pack(header) & (1 << META_BITS) - 1
+
+
+def test_the_possible_results_are_those_of_all_orders_of_arrival() -> None:
+    here = case(3, 2, 700, num_layers=1)
+    tree, heads = tree_of(here.mesh), quantised(here, random_source(here, seed=2, sigma=4)(0))
+    states = golden_states(here, heads)
+    most = max(tree.children.values())
+    orders = [
+        merged(tree, states, lambda n, _, o=order: [c for c in o if c < tree.children[n]])
+        for order in permutations(range(most))
+    ]
+    assert most > 2
+    several = 0
+    for q_head in range(4):
+        bits = [to_beats(state, 0, 16) for state in possible(tree, states, q_head)]
+        assert {tuple(to_beats(order[q_head], 0, 16)) for order in orders} <= set(map(tuple, bits))
+        several += len(bits) > 1
+    assert several > 0  # the order shows
+
+
+def test_results_that_no_order_gives_and_records_of_another_node_are_errors() -> None:
+    here = case(2, 1, 130, num_layers=1)
+    tree, heads = tree_of(here.mesh), quantised(here, random_source(here)(0))
+    states = golden_states(here, heads)
+    records = {n: [to_beats(s, tree.record_child(n), 16) for s in states[n]] for n in range(2)}
+    assert check_records(tree, 0, states, records) == 8
+    good = {h: to_beats(state, 0, 16) for h, state in enumerate(merged(tree, states))}
+    assert check_results(tree, 0, states, {0: good, 1: dict(good)}) == 8
+    off = good | {2: [*good[2][:5], good[2][5] ^ 1, *good[2][6:]]}
+    with pytest.raises(RunError, match="head 2 of layer 0 was merged to another result than the golden model's"):
+        check_results(tree, 0, states, {0: off, 1: off})
+    with pytest.raises(RunError, match=f"node {1 - tree.root} received other results of layer 0 than node {tree.root}"):
+        check_results(tree, 0, states, {tree.root: good, 1 - tree.root: off})
+    with pytest.raises(RunError, match="node 0 made other states in layer 7 than the golden model"):
+        check_records(tree, 7, states, records | {0: records[0][::-1]})
+
+
 def test_a_node_without_tokens_gives_empty_states_that_change_nothing() -> None:
     here = case(2, 1, 60, num_layers=1)
     tree, numbers = tree_of(here.mesh), quantised(here, random_source(here)(0))
@@ -139,7 +183,7 @@ def test_the_papers_model_takes_its_commands_and_slots() -> None:
     words = [unpack_command(w) for w in layer_commands(Layout(case=PAPER, node=1), 27, child=3, set_event=9)]
     assert [w["op"] for w in words] == [ComputeOp.LOAD, ComputeOp.LOAD, ComputeOp.ATTEND, ComputeOp.ATTEND]
     assert [(w["tiles"], w["tokens"], w["count"], w["slot"]) for w in words[2:]] == [(32, 128, 6, 0), (32, 128, 6, 6)]
-    assert [w["set_event"] for w in words] == [0, 0, 0, 9]
+    assert [w["set_event"] for w in words] == [0, 0, 9, 10]
     tags = {tag_of(SHAPE, layer, head) for layer in range(16) for head in range(12)}
     assert len(tags) == 16 * 12  # no slot is armed again under the same tag within eight turns
     assert Layout(case=PAPER, node=0).num_bytes < 32e6
@@ -164,10 +208,10 @@ def test_more_query_heads_than_accumulators_come_in_batches() -> None:
     [
         ({"head_dim": 256}, "got heads of 256: expected at most 128, the rows of the array"),
         ({"num_layers": 129}, "got 129 layers: expected at most 128"),
-        ({"num_q_heads": 34}, "got 17 query heads per KV head: expected at most 16 accumulators"),
+        ({"num_q_heads": 34}, "got 17 query heads per KV head: expected at most 16; choose another model"),
         (
             {"num_q_heads": 36, "num_kv_heads": 12},
-            "got 36 query heads: expected at most 32, the slots of the reduction",
+            "got 36 query heads: expected at most 32, the reduction slots; choose",
         ),
         ({"num_q_heads": 33, "num_kv_heads": 33}, "got 33 KV heads: the packet header has room for 32"),
         ({"num_layers": 128, "vocab_size": 10_000_000}, "GiB of weights, expected at most 3.50 GiB together"),

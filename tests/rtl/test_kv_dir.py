@@ -11,6 +11,7 @@ pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 from mcf.errors import ScheduleError
 from mcf.rtl.golden.kv_dir import Answer, Entry, KvDirectoryModel
 from mcf.rtl.hdl.kv_dir import KvDirectory
+from mcf.rtl.hdl.kv_port import KvPort
 from mcf.rtl.kv_ops import BLOCK_LOW, EVENTS, MAX_READERS, SERVING, KvCode, KvOp, set_of
 from mcf.schedule.kv import ABSENT, DRAINING, STATE_NAMES, VALID, next_state
 from rtl_streams import simulate, sink, source, tally
@@ -81,6 +82,51 @@ def test_random_operations_give_what_the_model_gives(seed: int, stalls: float) -
     assert counts["refused"] == sum(a.code > KvCode.FREED for a in expected)
     assert counts["done"] == len(asked) - counts["refused"]
     assert left == len(model.table)
+
+
+@pytest.mark.parametrize("stalls", [0.0, 0.5])
+def test_three_ask_in_turn_and_each_gets_its_own_answers(stalls: float) -> None:
+    """The compute half, software, and packets, which get none; each asks for copies of its own."""
+    streamed, asked, told = ([{**one, "kv_id": one["kv_id"] & ~3 | way} for one in random_ops(random.Random(way), 120)]
+                             for way in range(3))  # fmt: skip
+    design, answers, counts, read = KvPort(), [], {}, []
+
+    async def software(ctx: Any) -> None:
+        for one in asked:
+            count = ctx.get(design.answer.count)
+            ctx.set(design.asks.payload, one)
+            ctx.set(design.asks.valid, 1)
+            await ctx.tick()
+            ctx.set(design.asks.valid, 0)
+            while ctx.get(design.answer.count) == count:
+                await ctx.tick()
+            read.append((ctx.get(design.answer.code), ctx.get(design.answer.state)))
+
+    async def end(ctx: Any) -> None:
+        while sum(counts.values()) < 3 * len(asked) or len(answers) < len(streamed):
+            await ctx.tick()
+
+    simulate(
+        design,
+        software,
+        source(design.ops, streamed, stalls=stalls, seed=3),
+        source(design.packets, told, stalls=stalls, seed=4),
+        end,
+        background=[
+            sink(design.results, answers, stalls=stalls),
+            tally({"refused": design.refused, "done": design.done}, counts),
+        ],
+    )
+    models = [model_of(ops, 256)[0] for ops in (streamed, asked, told)]
+    assert [(a.code, a.state) for a in answers if a.code <= KvCode.FREED] == _done(models[0])
+    assert [one for one in read if one[0] <= KvCode.FREED] == _done(models[1])
+    assert [a.code for a in answers] == [a.code for a in models[0]]
+    assert [code for code, _ in read] == [a.code for a in models[1]]
+    assert counts["refused"] == sum(a.code > KvCode.FREED for found in models for a in found)
+
+
+def _done(answers: list[Answer]) -> list[tuple[int, int]]:
+    return [(a.code, a.state) for a in answers if a.code <= KvCode.FREED]
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(STATE_NAMES, EVENTS.values())))

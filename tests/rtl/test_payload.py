@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
 from gateware import Bench, beat
+from mcf.rtl.descriptor import STATE_BIT
 from mcf.rtl.hdl.command_ring import WORDS, CommandRing
-from mcf.rtl.hdl.payload import STATE_BIT, Payload
+from mcf.rtl.hdl.payload import Payload
 from rtl_streams import put, simulate, sink
 
 STALLS = [(1, 0.0, 0.0), (2, 0.3, 0.4)]

@@ -6,6 +6,8 @@ import pytest
 
 from mcf.errors import UserError
 from mcf.model.named import named_shape
+from mcf.rtl.commands import COMMAND_BITS
+from mcf.rtl.descriptor import DESCRIPTOR_WORDS
 from mcf.rtl.processor import Processor, Work, layer_work
 from mcf.rtl.rates import (
     ALL_WEIGHTS,
@@ -22,6 +24,7 @@ from mcf.rtl.rates import (
     product_beats,
     rate,
 )
+from mcf.rtl.registers import WINDOW_BY_NAME
 
 SHAPE = named_shape("qwen2.5-1.5b")
 CASE = Case(shape=SHAPE, num_nodes=4, context=16384, layout=ALL_WEIGHTS)
@@ -87,7 +90,9 @@ def test_the_processor_takes_the_longer_of_arithmetic_and_memory() -> None:
     assert "assumed 2 operations" in processor.says()
     work = {each.name: each for each in layer_work(SHAPE, num_commands=4)}
     assert work["rope"].operations == 14 * 128 * 3
-    assert work["commands"].stores == 32
+    assert work["commands"].stores == 4 * (COMMAND_BITS // 32 + 1)
+    assert work["slots"].stores == 12 * WINDOW_BY_NAME["slots"].entry_words
+    assert work["descriptors"].stores == 2 * (DESCRIPTOR_WORDS + 1)
 
 
 def test_an_unknown_layout_is_named() -> None:

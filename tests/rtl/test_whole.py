@@ -11,13 +11,12 @@ from compute_half import Image, attend, gemv, load
 from mcf.rtl.board import Board
 from mcf.rtl.build.cxxrtl import missing_compiler
 from mcf.rtl.build.verilog import rtlil
-from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.descriptor import STATE_BIT, pack_descriptor
 from mcf.rtl.driver import read_errors
 from mcf.rtl.golden.compute import ComputeModel
 from mcf.rtl.golden.reduce import ReduceModel, Setup
 from mcf.rtl.golden.state import to_beats
 from mcf.rtl.hdl.node import WholeNode
-from mcf.rtl.hdl.payload import STATE_BIT
 from mcf.rtl.hdl.whole import WHOLE_PORTS
 from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.routes import Mesh, Tables, spread

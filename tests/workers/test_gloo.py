@@ -4,11 +4,12 @@ import contextlib
 import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mcf.dist.transport import GlooTransport, LinkError
+from mcf.dist.transport import MEET_S, GlooTransport, LinkError, _address_of
 from mcf.errors import TransportError
 from mcf.schedule.steps import NEW_KV, STATE_BYTES
 
@@ -80,6 +81,15 @@ def test_gloo_threads_are_polite_and_the_calling_thread_keeps_its_scheduling(thr
     assert os.SCHED_BATCH in policies
 
 
+def test_a_store_is_opened_by_its_address_whatever_its_name():
+    with socket.create_server(("127.0.0.1", 0)) as open_door:
+        port = open_door.getsockname()[1]
+        assert _address_of("localhost", port) == "127.0.0.1"
+    assert _address_of("localhost", port) == "localhost"  # nobody is there
+    assert _address_of("10.1.2.3", port) == "10.1.2.3"
+    assert _address_of("fe80::1", port) == "fe80::1"
+
+
 def test_a_world_of_one_joins():
     (alone,) = gloo_world(1)
     with pytest.raises(ValueError, match="peer 0"):
@@ -109,9 +119,27 @@ def test_a_wait_that_times_out_breaks_the_link_for_good():
         right.close()
 
 
-def test_a_peer_that_never_comes_is_one_clear_line():
+def test_a_wait_may_take_longer_than_the_meeting(monkeypatch):
+    asked = []
+
+    class Patient:
+        """A transfer that never ends in time."""
+
+        def wait(self, timeout):
+            asked.append(timeout.total_seconds())
+
+    left, right = gloo_world(2, timeout_s=2 * MEET_S)
+    monkeypatch.setattr(left, "_group", SimpleNamespace(recv=lambda *_: Patient(), send=lambda *_: Patient()))
+    left.irecv(torch.zeros(1), 1, 0, NEW_KV).wait()
+    left.isend(torch.zeros(1), 1, 0, NEW_KV).wait()
+    assert asked == [2 * MEET_S] * 2
+    right.close()
+
+
+def test_a_peer_that_never_comes_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr("mcf.dist.transport.MEET_S", 0.2)
     meeting = socket.create_server(("127.0.0.1", 0))
     port = meeting.getsockname()[1]
     with pytest.raises(TransportError, match="^worker 0 could not join the 2 workers: ") as caught:
-        GlooTransport(rank=0, world_size=2, port=port, listen_fd=meeting.detach(), timeout_s=0.2)
+        GlooTransport(rank=0, world_size=2, port=port, listen_fd=meeting.detach(), timeout_s=1800.0)
     assert "\n" not in str(caught.value)

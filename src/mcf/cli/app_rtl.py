@@ -6,7 +6,7 @@ import typer
 
 from mcf.cli.options import Debug
 from mcf.cli.rtl import build_command, report_command, tests_command
-from mcf.cli.rtl_decode import DEFAULT_CONTEXT, DEFAULT_NODES, decode_command
+from mcf.cli.rtl_decode import DECODE_LINKS, DEFAULT_CONTEXT, DEFAULT_NODES, decode_command
 from mcf.cli.rtl_sim import DEFAULT_LINKS, DEFAULT_MESH, simulate_command
 from mcf.cli.settings import check_alone, read_float, read_int, read_tokens
 
@@ -51,7 +51,9 @@ def simulate(
     file: Annotated[
         str | None, typer.Argument(metavar="[FILE]", show_default=False, help="A schedule saved by `mcf plan --save`.")
     ] = None,
-    mesh: Annotated[str, typer.Option("--mesh", metavar="WxH", help="The nodes, as a grid.")] = DEFAULT_MESH,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="WxH", show_default=DEFAULT_MESH, help="The nodes, as a grid.")
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Instead of FILE: multicast, replicas that drain while read, merged states.")
     ] = False,
@@ -65,7 +67,7 @@ def simulate(
             "--decode",
             metavar="MODEL",
             show_default=False,
-            help="Instead of FILE: one decode step's attention of a model by name, on compute halves and cores.",
+            help="Instead of FILE: one decode step's attention of a model by name, on whole nodes.",
         ),
     ] = None,
     nodes: Annotated[
@@ -86,12 +88,20 @@ def simulate(
         typer.Option("--decode-tokens", metavar="N", show_default="4, or as the schedule has room", help="To decode."),
     ] = None,
     links: Annotated[
-        str, typer.Option("--links", metavar="KIND", help="credit: with the link layer; plain: beats as they are.")
-    ] = DEFAULT_LINKS,
+        str | None,
+        typer.Option(
+            "--links",
+            metavar="KIND",
+            show_default=f"{DEFAULT_LINKS}; with --decode {DECODE_LINKS}",
+            help="credit: with the link layer; plain: beats as they are.",
+        ),
+    ] = None,
     noise: Annotated[
-        str,
-        typer.Option("--noise", metavar="SHARE", help="Damage, lose or double this share of the words on the wires."),
-    ] = "0",
+        str | None,
+        typer.Option(
+            "--noise", metavar="SHARE", show_default="0", help="Damage, lose or double this share of the wires' words."
+        ),
+    ] = None,
     waveform: Annotated[
         str | None,
         typer.Option("--waveform", metavar="FILE", show_default=False, help="Write all wires as a VCD: large, slow."),
@@ -103,30 +113,25 @@ def simulate(
 ) -> None:
     """Run a schedule, or a decode step, on a mesh of simulated nodes: cycles by phase, use of links and memory."""
     if decode is not None:
-        check_alone(
-            "--decode",
-            file=file,
-            demo=demo or None,
-            waveform=waveform,
-            decode_tokens=decode_tokens,
-            whole=whole or None,
-        )
+        schedules = {"file": file, "demo": demo or None, "decode_tokens": decode_tokens, "mesh": mesh}
+        check_alone("--decode", **schedules, waveform=waveform, noise=noise, whole=whole or None)
         decode_command(
             decode,
             num_nodes=read_int(nodes or DEFAULT_NODES, "--nodes"),
             context=read_tokens(context or DEFAULT_CONTEXT, "--context"),
             num_layers=None if layers is None else read_int(layers, "--layers"),
+            links=links or DECODE_LINKS,
             is_json=json,
         )
         return
     check_alone("a schedule", nodes=nodes, context=context, layers=layers)
     simulate_command(
         file,
-        mesh=mesh,
+        mesh=mesh or DEFAULT_MESH,
         is_demo=demo,
         decode_tokens=None if decode_tokens is None else read_int(decode_tokens, "--decode-tokens"),
-        links=links,
-        noise=read_float(noise, "--noise"),
+        links=links or DEFAULT_LINKS,
+        noise=0.0 if noise is None else read_float(noise, "--noise"),
         waveform=waveform,
         is_whole=whole,
         is_json=json,

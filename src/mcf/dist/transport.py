@@ -22,25 +22,30 @@ What Gloo does (pinned by tests/workers/test_gloo.py):
   SCHED_BATCH it never preempts: measured 0.05-0.1 ms instead of 0.3-4 ms on 2 cores with 2 workers.
 """
 
+import ipaddress
 import os
 import re
+import socket
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, but its types do not say so
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Work
 
+from mcf.dist.names import without_names
 from mcf.errors import TransportError
 from mcf.schedule.steps import PURPOSE_NAMES
 
 LOOPBACK = "127.0.0.1"
 OPEN_S = 10.0  # for a store that was there a moment ago: torch takes twice as long to give it up
+MEET_S = 120.0  # until all workers have imported torch and their connections stand
 BOARD_S = 30.0  # a store that does not answer for so long is taken for gone
 MAX_TAG = (1 << 31) - 1
 Counters = dict[tuple[int, int, int], int]
@@ -133,10 +138,23 @@ def _reason(exc: BaseException) -> str:
 
 def _open_store(host: str, port: int, listen_fd: int, timeout_s: float) -> TCPStore:
     """Return a client of the store at host:port; serves it on `listen_fd`, a listening socket, unless that is -1."""
-    timeout = timedelta(seconds=timeout_s)
-    if listen_fd < 0:
-        return TCPStore(host, port, is_master=False, timeout=timeout)
-    return TCPStore(host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listen_fd)
+    timeout, address = timedelta(seconds=timeout_s), _address_of(host, port)
+    serves, fd = (True, listen_fd) if listen_fd >= 0 else (False, None)
+    store = partial(TCPStore, is_master=serves, timeout=timeout, wait_for_workers=False, master_listen_fd=fd)
+    return without_names(partial(store, address, port))
+
+
+def _address_of(host: str, port: int) -> str:
+    """Return the address at which a host answers; the host itself where it is an address, or does not answer."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        with socket.create_connection((host, port), timeout=OPEN_S) as found:
+            return str(found.getpeername()[0])
+    except OSError:
+        return host
 
 
 class Board:
@@ -188,17 +206,18 @@ class _Group(Protocol):
 
 
 class _GlooHandle:
-    def __init__(self, work: Work, tensor: torch.Tensor, peer: int) -> None:
+    def __init__(self, work: Work, tensor: torch.Tensor, peer: int, timeout: timedelta) -> None:
         self._work: Work | None = work
         self._tensor = tensor
         self._peer = peer
+        self._timeout = timeout
 
     def wait(self) -> None:
         work, self._work = self._work, None
         if work is None:
             return
         try:
-            work.wait()
+            work.wait(self._timeout)
         except RuntimeError as exc:
             raise LinkError(self._peer, _reason(exc)) from exc
 
@@ -207,8 +226,8 @@ class GlooTransport(Meter):
     """Processes joined by Gloo over TCP; each listens on its own `address` alone, by default on loopback.
 
     They meet in the store at `host`:`port`, under keys that begin with `prefix`; whoever has `listen_fd`, a listening
-    socket bound there, serves it. Blocks until all have come; raises TransportError after `timeout_s`, which is also
-    the time-out of each wait.
+    socket bound there, serves it. Blocks until all have come; raises TransportError after `MEET_S`, or `timeout_s` if
+    that is less, which is the time-out of each wait.
     """
 
     def __init__(
@@ -224,11 +243,12 @@ class GlooTransport(Meter):
         prefix: str = "",
     ) -> None:
         super().__init__(rank=rank, world_size=world_size)
+        self._timeout, meet_s = timedelta(seconds=timeout_s), min(timeout_s, MEET_S)
         try:
             with _born_polite():
-                store = _open_store(host, port, listen_fd, timeout_s)
+                store = _open_store(host, port, listen_fd, meet_s)
                 corner = PrefixStore(prefix, store)
-                group = ProcessGroupGloo(corner, rank, world_size, _gloo_options(address, timeout_s))
+                group = ProcessGroupGloo(corner, rank, world_size, _gloo_options(address, meet_s))
             self._group: _Group | None = cast(_Group, group)  # keeps its store alive
         except RuntimeError as exc:
             raise TransportError(f"worker {rank} could not join the {world_size} workers: {_reason(exc)}") from exc
@@ -237,7 +257,7 @@ class GlooTransport(Meter):
         """Post a send; see `Transport`."""
         self._count_send(tensor, dst, tag, purpose)
         try:
-            return _GlooHandle(self._open_group().send([tensor], dst, tag), tensor, dst)
+            return _GlooHandle(self._open_group().send([tensor], dst, tag), tensor, dst, self._timeout)
         except RuntimeError as exc:
             raise LinkError(dst, _reason(exc)) from exc
 
@@ -245,7 +265,7 @@ class GlooTransport(Meter):
         """Post a receive; see `Transport`."""
         self._count_recv(tensor, src, tag, purpose)
         try:
-            return _GlooHandle(self._open_group().recv([tensor], src, tag), tensor, src)
+            return _GlooHandle(self._open_group().recv([tensor], src, tag), tensor, src, self._timeout)
         except RuntimeError as exc:
             raise LinkError(src, _reason(exc)) from exc
 

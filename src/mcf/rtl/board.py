@@ -21,6 +21,7 @@ from mcf.rtl.mesh.library import Mesh as Instances
 from mcf.rtl.mesh.library import Stop
 from mcf.rtl.registers import COUNTERS, NUM_SLOTS
 from mcf.rtl.routes import Mesh
+from mcf.rtl.still import look, said
 
 T = TypeVar("T")
 BEAT_WORDS = 5
@@ -146,8 +147,7 @@ class Board:
 
     def command(self, node: int, commands: Iterable[int]) -> None:
         """Queue commands for a whole node's compute half. Where its ring is full the processor waits for room."""
-        it = self.nodes[node]
-        it.processor.start(it.commands.post(list(commands)))
+        self.nodes[node].command(list(commands))
 
     def set_event(self, node: int, event: int) -> None:
         """Set an event: as the compute half beside a core does, or by software."""
@@ -206,6 +206,10 @@ class Board:
             yield int(cycles[end]), [int.from_bytes(beat.tobytes(), "little") for beat in beats]
 
     # --- what happened ---
+
+    def why_still(self) -> str:
+        """Which whole node waits for what, in one line, where nothing moves any more."""
+        return said(list(self.ask_all({number: look(node) for number, node in enumerate(self.nodes)}).values()))
 
     def take_waveform(self) -> bytes:
         """The value change dump of all cores since the last call, where the board records one."""

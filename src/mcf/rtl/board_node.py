@@ -44,7 +44,7 @@ class BoardNode:
     def ddr(self) -> Ddr:
         """The memory. Raises RunError where the node is a core alone."""
         if self.memory is None:
-            raise RunError("got a node without memory: expected a board of whole nodes (Board(memory=...))")
+            raise RunError("got a core, which has no memory: expected a board of whole nodes (Board(memory=...))")
         return self.memory
 
     @property
@@ -64,6 +64,12 @@ class BoardNode:
         else:
             self.ddr.write(address, payload)
 
+    def command(self, commands: Sequence[int]) -> None:
+        """Queue commands for the compute half. Raises RunError where the node is a core alone."""
+        if self.memory is None:
+            raise RunError("got commands for a core: expected a board of whole nodes (Board(memory=...))")
+        self.processor.start(self.commands.post(commands))
+
     def set_event(self, event: int) -> None:
         """Set an event: as the compute half beside a core does, or by software."""
         if self.sets is not None:
@@ -75,7 +81,7 @@ class BoardNode:
 def compile_node(*, is_whole: bool, waveform: bool = False) -> Library:
     """The node's library: a core, or a whole node that shows its records."""
     if is_whole:
-        return compile_module(Whole(watched=True), name="whole watched", waveform=waveform)
+        return compile_module(Whole(watched=True), name="whole-watched", waveform=waveform)
     return compile_module(Core(), name="core", waveform=waveform)
 
 

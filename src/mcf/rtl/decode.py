@@ -1,32 +1,30 @@
 """One decode step's attention of a model over a mesh of nodes: who holds which tokens, where they lie in memory, what
-the compute halves are told, and the tree on which their states meet. Pure; `decode_image` fills the memory.
+the compute halves are told. Pure; `decode_tree` says where states meet, `decode_image` fills the memory.
 
 The context's pages of 64 tokens are dealt out in runs. Every node attends all query heads to its own tokens, layer by
-layer, KV head by KV head; a state per query head goes up a tree of reduction units, and the root's result to all.
+layer, KV head by KV head.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from mcf.errors import ScheduleError
 from mcf.model import ModelShape
 from mcf.rtl.commands import GROUP_PLACES, SLOTS_PER_BEAT, ComputeOp, pack_command
 from mcf.rtl.commands import NUM_SLOTS as NUM_HEADS_AT_ONCE
-from mcf.rtl.entry import Entry, Port
 from mcf.rtl.golden.attention import MAX_TOKENS, ROW_SHIFT, ROWS
 from mcf.rtl.golden.gemv import GROUP
-from mcf.rtl.golden.reduce import Setup
 from mcf.rtl.golden.tiles import BEAT_BYTES, NUM_PORTS, SCALE_BEATS, TILE_BEATS
-from mcf.rtl.lower import NUM_EPOCHS, STATE_TO_MERGE
 from mcf.rtl.rates import matrices, product_beats
 from mcf.rtl.registers import NUM_SLOTS
-from mcf.rtl.routes import Mesh, Tables, gather, spread
+from mcf.rtl.routes import Mesh
 from mcf.schedule.packets import BLOCK_TOKENS
-from mcf.schedule.wire import FIELDS, Collective, Op, pack
+from mcf.schedule.wire import FIELDS
 
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # of a KR260
 ROW_BYTES = 8192  # of a bank of memory
+OTHER = "choose another model"
 SYSTEM_BYTES = GIB // 2  # kept for the processor's own programs
 
 
@@ -72,18 +70,18 @@ def _wrong(case: DecodeCase) -> Iterator[str]:
     if case.context < 1:
         yield f"got a context of {case.context} tokens: expected at least 1"
     if shape.head_dim > ROWS:
-        yield f"got heads of {shape.head_dim}: expected at most {ROWS}, the rows of the array"
+        yield f"got heads of {shape.head_dim}: expected at most {ROWS}, the rows of the array; {OTHER}"
     if not 1 <= case.group <= GROUP:
         yield f"got a quantisation group of {case.group}: expected 1 to {GROUP}, what a sum of the array can hold"
     if shape.num_layers > FIELDS["layer"].limit or not 0 <= case.num_layers <= shape.num_layers:
         asked = max(shape.num_layers, case.num_layers)
         yield f"got {asked} layers: expected at most {min(FIELDS['layer'].limit, shape.num_layers)}"
     if shape.num_kv_heads > FIELDS["head"].limit:
-        yield f"got {shape.num_kv_heads} KV heads: the packet header has room for {FIELDS['head'].limit}"
+        yield f"got {shape.num_kv_heads} KV heads: the packet header has room for {FIELDS['head'].limit}; {OTHER}"
     if shape.num_group_heads > NUM_HEADS_AT_ONCE:
-        yield f"got {shape.num_group_heads} query heads per KV head: expected at most {NUM_HEADS_AT_ONCE} accumulators"
+        yield f"got {shape.num_group_heads} query heads per KV head: expected at most {NUM_HEADS_AT_ONCE}; {OTHER}"
     if shape.num_q_heads > NUM_SLOTS:
-        yield f"got {shape.num_q_heads} query heads: expected at most {NUM_SLOTS}, the slots of the reduction unit"
+        yield f"got {shape.num_q_heads} query heads: expected at most {NUM_SLOTS}, the reduction slots; {OTHER}"
     longest = max(len(case.shard(node)) for node in range(case.mesh.num_nodes))
     if longest > MAX_TOKENS:
         yield f"got {longest} tokens on one node: expected at most {MAX_TOKENS}, what a head can add up; use more nodes"
@@ -189,7 +187,8 @@ def batches_of(shape: ModelShape) -> list[range]:
 def layer_commands(layout: Layout, layer: int, *, child: int, wait_event: int = 0, set_event: int = 0) -> Iterator[int]:
     """What a node's compute half is told for one layer: for each batch its scales, its queries, attention per KV head.
 
-    The first command waits for `wait_event`; `set_event` is set when the last state has left.
+    The first command waits for `wait_event`. When the first KV head is done `set_event` is set, when the next one is,
+    the event after it, and so on; 0: none.
     """
     case, node = layout.case, layout.node
     shape, group = case.shape, case.shape.num_group_heads
@@ -208,7 +207,6 @@ def layer_commands(layout: Layout, layer: int, *, child: int, wait_event: int = 
         )
         yield pack_command(ComputeOp.LOAD, count=count * GROUP_PLACES, address=layout.queries(layer, number))
         for place, head in enumerate(heads):
-            is_last = head == shape.num_kv_heads - 1
             yield pack_command(
                 ComputeOp.ATTEND,
                 address=layout.keys(layer, head),
@@ -223,94 +221,5 @@ def layer_commands(layout: Layout, layer: int, *, child: int, wait_event: int = 
                 shift=ROW_SHIFT,
                 finish=1,
                 child=child,
-                set_event=set_event if is_last else 0,
+                set_event=set_event + head if set_event else 0,
             )
-
-
-# --- the tree ---
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Tree:
-    """Where states meet. `parent` and `child` (a node's place among its parent's children; 0 is the parent's own) of
-    all nodes but the root; `children` counts a node's own state. Routes: `up` towards the root, `down` from it to all,
-    `own` from a node to itself.
-    """
-
-    mesh: Mesh
-    root: int
-    tables: Tables
-    parent: Mapping[int, int]
-    child: Mapping[int, int]
-    children: Mapping[int, int]
-    up: int
-    down: int
-    own: Mapping[int, int] = field(default_factory=dict)
-
-    def is_leaf(self, node: int) -> bool:
-        """Say whether a node's states go straight to its parent's reduction unit."""
-        return self.children[node] == 1 and node != self.root
-
-    def record_child(self, node: int) -> int:
-        """The child number in the records that a node's compute half makes."""
-        return self.child[node] if self.is_leaf(node) else 0
-
-
-def tree_of(mesh: Mesh) -> Tree:
-    """A tree over all nodes, its root as near to all as can be. Routes are free of circles (Tables.check)."""
-    topology, nodes = mesh.topology, range(mesh.num_nodes)
-    root = min(nodes, key=lambda n: (max(len(topology.route(n, m)) for m in nodes), n))
-    edges = topology.multicast(root, nodes, tree=1)  # walked from its leaves it goes x first, as what comes back
-    tables, parent = Tables(mesh=mesh), {b: a for a, b in edges}
-    child = {b: 1 + [d for c, d in edges if c == a].index(b) for a, b in edges}
-    children = {node: 1 + sum(a == node for a, _ in edges) for node in nodes}
-    up = tables.add(gather(mesh, root, edges))
-    down = tables.add(spread(mesh, root, topology.multicast(root, nodes), nodes))
-    local = Entry(in_port=Port.LOCAL, outs=frozenset({Port.LOCAL}))
-    own = {node: tables.add({node: local}) for node in nodes if children[node] > 1 or node == root}
-    tables.check()
-    return Tree(
-        mesh=mesh, root=root, tables=tables, parent=parent, child=child, children=children, up=up, down=down, own=own
-    )
-
-
-def tag_of(shape: ModelShape, layer: int, q_head: int) -> int:
-    """Slot and epoch of a query head's state in a layer: layers take turns on the slots."""
-    sets = NUM_SLOTS // shape.num_q_heads
-    epoch = layer // sets % NUM_EPOCHS
-    return layer % sets * shape.num_q_heads + q_head | epoch << NUM_SLOTS.bit_length() - 1
-
-
-def state_header(case: DecodeCase, tree: Tree, node: int, *, layer: int, q_head: int) -> dict[str, int]:
-    """The header of a state that a node's compute half made, in the order in which they leave: head after head."""
-    goal = tree.parent[node] if tree.is_leaf(node) else node
-    route = tree.up if tree.is_leaf(node) else tree.own[node]
-    return _header(case, node, layer=layer, q_head=q_head) | {
-        "dst_node": goal,
-        "dst_root": tree.root,
-        "route_id": route,
-    }
-
-
-def setups(case: DecodeCase, tree: Tree, node: int, layer: int) -> Iterator[Setup]:
-    """What arms a node's reduction slots for one layer; a leaf has none."""
-    if tree.is_leaf(node):
-        return
-    for q_head in range(case.shape.num_q_heads):
-        header = _header(case, node, layer=layer, q_head=q_head) | {"dst_root": tree.root}
-        if node == tree.root:
-            header |= {"op": Op.REDUCE_RESULT, "collective": Collective.MULTICAST, "block": q_head}
-            header |= {"dst_node": node, "route_id": tree.down}
-        else:
-            header |= {"dst_node": tree.parent[node], "route_id": tree.up}
-        yield Setup(tag=header["tag"], children=tree.children[node], child=tree.child.get(node, 0), header=pack(header))
-
-
-def _header(case: DecodeCase, node: int, *, layer: int, q_head: int) -> dict[str, int]:
-    return {
-        **STATE_TO_MERGE,
-        "src": node,
-        "layer": layer,
-        "head": q_head // case.shape.num_group_heads,
-        "tag": tag_of(case.shape, layer, q_head),
-    }

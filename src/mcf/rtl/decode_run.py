@@ -1,218 +1,123 @@
-"""A decode step's attention on simulated hardware: compute halves with memories of their own, node cores that merge.
+"""A decode step's attention on whole nodes, simulated: each has a memory, and a processor that writes its registers.
 
-Each layer: every compute half is given its commands; each record that it finishes becomes a packet of its core at once,
-by one descriptor; reduction units merge up the tree; the layer ends when the result of each query head has reached all
-nodes. Between compute half and core stands software that takes no time but the ring's; the processor's work between
-layers is not in these cycles either (mcf.rtl.processor counts it).
+Each layer: software arms reduction slots, posts a descriptor per KV head, and gives the compute half its commands. From
+there on events decide: when a KV head is done its records leave as packets, reduction units merge them up the tree, and
+the layer ends when the result of each query head has reached all nodes. The processor's work between layers is not in
+these cycles (mcf.rtl.processor counts it).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcf.errors import RunError
 from mcf.rtl.board import Board
-from mcf.rtl.build.cxxrtl import compile_module
-from mcf.rtl.commands import NUM_PORTS, ComputeOp, pack_command
-from mcf.rtl.decode import DecodeCase, Layout, Tree, apart, layer_commands, setups, state_header, tree_of
-from mcf.rtl.decode_image import HeadNumbers, Source, layer_parts, quantised, runs_of
+from mcf.rtl.commands import NUM_PORTS
+from mcf.rtl.decode import DecodeCase, Layout, layer_commands
+from mcf.rtl.decode_check import check_records, check_results, golden_states
+from mcf.rtl.decode_found import DecodeRun, LayerRun, ProductRun
+from mcf.rtl.decode_image import HeadNumbers, Source, layer_parts, quantised
+from mcf.rtl.decode_tree import setup_words, state_descriptors, tree_of
 from mcf.rtl.descriptor import pack_descriptor
-from mcf.rtl.golden.attention import attend_shard
+from mcf.rtl.driver import CommandRing, Program, read_register, write_register
+from mcf.rtl.faults import LinkKind
 from mcf.rtl.golden.compute import ComputeModel
 from mcf.rtl.golden.decode import outputs
-from mcf.rtl.golden.gemv import GROUP, ROWS
-from mcf.rtl.golden.state import from_beats, to_beats
+from mcf.rtl.golden.state import from_beats
 from mcf.rtl.golden.tiles import BEAT_BYTES
-from mcf.rtl.hdl.compute import Compute
-from mcf.rtl.links import LAST_BIT
-from mcf.rtl.lower import OUT_BEATS
-from mcf.rtl.mesh.ddr import Ddr, DdrTiming
-from mcf.rtl.mesh.library import Stop
-from mcf.rtl.rates import Measured, product_beats
+from mcf.rtl.mesh.ddr import DdrTiming
+from mcf.rtl.order import check_order
+from mcf.rtl.product import random_product
 from mcf.schedule.wire import Op, unpack
 
-RECORD_BEATS = 1 + OUT_BEATS
-BEAT_WORDS = 5
-COMMAND_WORDS = 8
-PRODUCT_SHIFT = 10  # whatever the rows are, most bits of them are kept
-DONE = 1  # the event of a node's last command
-PATIENCE = 10_000_000  # cycles in which nothing finishes
+EVENT = 1  # of a node's first KV head, and of a product
+DONE_TAG = 1
+CLOCK_BITS = 32
+LOOK_CYCLES = 20  # for the interrupt, and for each access that answers it
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LayerRun:
-    """Cycles of one layer, from the first command: until the last state left its compute half, until all results were
-    at all nodes. `outputs` [Hq, d]; `error` is their largest difference from float64 over the largest output.
-    """
-
-    attention_cycles: int
-    cycles: int
-    outputs: NDArray[np.float64]
-    error: float
-    exact_states: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProductRun:
-    """A matrix product on one compute half: wide beats of weights and scales, cycles, whether rows are the model's."""
-
-    rows: int
-    columns: int
-    beats: int
-    cycles: int
-    is_exact: bool
-
-    @property
-    def memory_busy(self) -> float:
-        """The share of cycles in which the ports brought a wide beat."""
-        return self.beats / self.cycles
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DecodeRun:
-    """What a run gave. `memory_beats` of each node's four read ports together; `link_beats` over all links."""
-
-    case: DecodeCase
-    layers: list[LayerRun]
-    product: ProductRun
-    memory_beats: list[int]
-    link_beats: int
-    cycles: int
-
-    @property
-    def attention_cycles(self) -> int:
-        """Of all layers."""
-        return sum(layer.attention_cycles for layer in self.layers)
-
-    @property
-    def merge_cycles(self) -> int:
-        """Cycles after the last state of each layer, until its results are everywhere."""
-        return sum(layer.cycles - layer.attention_cycles for layer in self.layers)
-
-    @property
-    def array_busy(self) -> float:
-        """The share of attention's cycles in which the array of the node with most tokens multiplies."""
-        shape, tiles = self.case.shape, max(self.case.num_tiles(node) for node in range(self.case.mesh.num_nodes))
-        return len(self.layers) * shape.num_q_heads * tiles * (shape.head_dim + ROWS) / self.attention_cycles
-
-    @property
-    def measured(self) -> Measured:
-        """What a token's arithmetic takes from this run."""
-        count = len(self.layers)
-        return Measured(
-            beats_per_cycle=self.product.memory_busy,
-            attention_cycles=self.attention_cycles / count,
-            merge_cycles=self.merge_cycles / count,
-        )
-
-
-def run_decode(case: DecodeCase, source: Source, *, timing: DdrTiming | None = None) -> DecodeRun:
+def run_decode(
+    case: DecodeCase, source: Source, *, timing: DdrTiming | None = None, links: LinkKind = LinkKind.PLAIN
+) -> DecodeRun:
     """Run the case's layers. Raises RunError where hardware gives another state than its model, or nothing at all."""
-    bench = _Bench(case, tree_of(case.mesh), timing or DdrTiming())
+    board = Board(case.mesh, links=links, memory=timing or DdrTiming())
     try:
-        product = bench.product()
-        spent = [half.read_beats for half in bench.halves]
-        layers = [bench.layer(layer, quantised(case, source(layer))) for layer in case.layers]
-        bench.board.check_drops()
-        beats = [half.read_beats - before for half, before in zip(bench.halves, spent, strict=True)]
-        moved = sum(use.moved for use in bench.board.link_use().values())
-        return DecodeRun(
-            case=case,
-            layers=layers,
-            product=product,
-            memory_beats=beats,
-            link_beats=moved,
-            cycles=sum(layer.cycles for layer in layers),
-        )
+        return _Bench(case, board).run(source)
     finally:
-        bench.board.close()
-
-
-@dataclass(kw_only=True)
-class _Half:
-    """One compute half: the numbers of its ends, its memory, beats of a record that has not ended."""
-
-    layout: Layout
-    commands: int
-    events: int
-    states: int
-    ddr: Ddr
-    rest: list[NDArray[np.uint32]] = field(default_factory=list)
-
-    @property
-    def read_beats(self) -> int:
-        """Beats that its memory gave so far."""
-        return sum(self.ddr.counts(port).beats for port in range(NUM_PORTS))
+        board.close()
 
 
 class _Bench:
-    def __init__(self, case: DecodeCase, tree: Tree, timing: DdrTiming) -> None:
-        self.case, self.tree = case, tree
-        self.board = Board(case.mesh)
+    def __init__(self, case: DecodeCase, board: Board) -> None:
+        self.case, self.board, self.tree = case, board, tree_of(case.mesh)
         self.nodes = range(case.mesh.num_nodes)
-        library = compile_module(Compute(), name="compute")
-        self.halves = [self._half(node, self.board.instances.instance(library), timing) for node in self.nodes]
+        self.layouts = [Layout(case=case, node=node) for node in self.nodes]
         for node in self.nodes:
-            self.board.write_routes(node, tree.tables.words(node).items())
+            board.write_routes(node, self.tree.tables.words(node).items())
 
-    def _half(self, node: int, compute: int, timing: DdrTiming) -> _Half:
-        mesh = self.board.instances
-        mesh.sink((compute, "waits"))  # grants whatever is waited for
-        ports = [*((compute, f"reads__{port}") for port in range(NUM_PORTS)), (compute, "write")]
-        return _Half(
-            layout=Layout(case=self.case, node=node),
-            commands=mesh.source((compute, "commands")),
-            events=mesh.sink((compute, "sets")),
-            states=mesh.sink((compute, "states"), last_bit=LAST_BIT),
-            ddr=mesh.ddr(ports, timing),
+    def run(self, source: Source) -> DecodeRun:
+        """A product, then the layers."""
+        product, before = self._product(), self._read_beats()
+        layers = [self._layer(layer, quantised(self.case, source(layer))) for layer in self.case.layers]
+        self.board.check_drops()
+        self.board.links.check_losses()
+        return DecodeRun(
+            case=self.case,
+            layers=layers,
+            product=product,
+            read_beats=(self._read_beats() - before).tolist(),
+            counts=self.board.counters(),
+            link_beats=sum(use.moved for use in self.board.link_use().values()),
+            cycles=sum(layer.cycles for layer in layers),
         )
 
     # --- a product, for the rate at which weights stream ---
 
-    def product(self) -> ProductRun:
-        """Node 0 multiplies its first matrix, the queries' projection, with random INT4 weights."""
-        half, shape = self.halves[0], self.case.shape
+    def _product(self) -> ProductRun:
+        """The root multiplies its first matrix, the queries' projection, with random weights; its own clock counts."""
+        node, shape = self.board.nodes[self.tree.root], self.case.shape
         rows, columns = shape.num_q_heads * shape.head_dim, shape.hidden_size
-        image, commands = random_product(rows, columns)
-        half.ddr.write(0, image)
-        start = self.board.cycle
-        self._push(half, commands)
-        while not (done := self.board.instances.take(half.events, 1)[0]).size:
+        image, commands = random_product(rows, columns, set_event=EVENT)
+        node.ddr.write(0, image)
+        to_itself = {"op": Op.CREDIT, "route_id": self.tree.own[self.tree.root], "src": self.tree.root}
+        done = pack_descriptor(to_itself, wait_event=EVENT, done_tag=DONE_TAG)
+        check_order(commands, [done])
+        self.board.post(self.tree.root, [done])
+        self.board.settle()
+        started = node.processor.start(_timed(node.commands, commands))
+        while not list(self.board.packets(self.tree.root)):
             self._go()
+        while not node.processor.rings.completed:
+            self.board.run_for(LOOK_CYCLES)
+        [(_, ended)], beats = node.processor.rings.completed, node.read_beats
+        self.board.ask(self.tree.root, write_register("control", enable=1))
         model = ComputeModel(image=image)
         model.run(commands)
         return ProductRun(
             rows=rows,
             columns=columns,
-            beats=product_beats(rows, columns),
-            cycles=int(done[-1]) - start,
-            is_exact=half.ddr.read(0, len(image)) == bytes(model.image),
+            beats=min(beats[:NUM_PORTS]),
+            cycles=(ended - started[0]) % (1 << CLOCK_BITS),
+            is_exact=node.ddr.read(0, len(image)) == bytes(model.image),
         )
 
     # --- a layer ---
 
-    def layer(self, layer: int, heads: list[HeadNumbers]) -> LayerRun:
+    def _layer(self, layer: int, heads: list[HeadNumbers]) -> LayerRun:
         """All nodes attend, all states meet."""
-        for node in self.nodes:
-            self._arm(node, layer)
-            for address, data in layer_parts(self.halves[node].layout, layer, heads):
-                self.halves[node].ddr.write(address, data)
-        self.board.settle()
-        start = self.board.cycle
-        for node, half in enumerate(self.halves):
-            child = self.tree.record_child(node)
-            self._push(half, list(layer_commands(half.layout, layer, child=child)))
-        records: list[list[list[int]]] = [[] for _ in self.nodes]
-        results: list[dict[int, list[int]]] = [{} for _ in self.nodes]
+        start = self._begin(layer, heads)
+        records: dict[int, list[list[int]]] = {node: [] for node in self.nodes}
+        results: dict[int, dict[int, list[int]]] = {node: {} for node in self.nodes}
         last_state = last_result = start
-        while any(len(found) < self.case.shape.num_q_heads for found in results):
+        while any(len(found) < self.case.shape.num_q_heads for found in results.values()):
             self._go()
             for node in self.nodes:
-                last_state = max([last_state, *self._send(node, layer, records[node])])
+                for cycle, beats in self.board.records(node):
+                    records[node].append(beats)
+                    last_state = max(last_state, cycle)
                 last_result = max([last_result, *self._receive(node, results[node])])
-        self._check(layer, heads, records, results)
+        states = golden_states(self.case, heads)
         found = self._outputs(heads, results[self.tree.root])
         exact = np.concatenate([head.exactly for head in heads])
         return LayerRun(
@@ -220,43 +125,32 @@ class _Bench:
             cycles=last_result - start,
             outputs=found,
             error=float((np.abs(found - exact).max(-1) / np.abs(exact).max(-1)).max()),
-            exact_states=sum(map(len, records)),
+            exact_states=check_records(self.tree, layer, states, records),
+            exact_results=check_results(self.tree, layer, states, results),
         )
 
-    def _arm(self, node: int, layer: int) -> None:
-        words = [
-            s.header | s.tag << 128 | s.children << 136 | s.child << 141
-            for s in setups(self.case, self.tree, node, layer)
-        ]
-        if words:
-            self.board.arm(node, words)
-
-    def _push(self, half: _Half, commands: list[int]) -> None:
-        joined = b"".join(command.to_bytes(4 * COMMAND_WORDS, "little") for command in commands)
-        self.board.instances.push(half.commands, np.frombuffer(joined, "<u4").reshape(-1, COMMAND_WORDS))
+    def _begin(self, layer: int, heads: list[HeadNumbers]) -> int:
+        """Fill memories, arm slots, post descriptors; then tell the compute halves. The cycle in which that begins."""
+        orders = []
+        for node in self.nodes:
+            for address, data in layer_parts(self.layouts[node], layer, heads):
+                self.board.nodes[node].ddr.write(address, data)
+            child = self.tree.record_child(node)
+            commands = list(layer_commands(self.layouts[node], layer, child=child, set_event=EVENT))
+            descriptors = list(state_descriptors(self.case, self.tree, node, layer, wait_event=EVENT))
+            check_order(commands, descriptors)
+            self.board.arm(node, setup_words(self.case, self.tree, node, layer))
+            self.board.post(node, descriptors)
+            orders.append(commands)
+        self.board.settle()
+        for node, commands in enumerate(orders):
+            self.board.command(node, commands)
+        return self.board.cycle
 
     def _go(self) -> None:
         """Until something has happened."""
-        if self.board.wait(PATIENCE) is not Stop.WOKEN:
-            raise RunError(f"the compute halves stand still in cycle {self.board.cycle:,}: expected states or results")
-
-    def _send(self, node: int, layer: int, records: list[list[int]]) -> Iterator[int]:
-        """Each record that has left the compute half becomes a packet; the cycles in which they were complete."""
-        half = self.halves[node]
-        cycles, words = self.board.instances.take(half.states, BEAT_WORDS)
-        half.rest += [*words]
-        for cycle, word in zip(cycles.tolist(), words, strict=True):
-            if word[4] & 1:
-                beats = [int.from_bytes(beat[:4].tobytes(), "little") for beat in half.rest[:RECORD_BEATS]]
-                del half.rest[:RECORD_BEATS]
-                self._post(node, layer, len(records), beats)
-                records.append(beats)
-                yield cycle
-
-    def _post(self, node: int, layer: int, q_head: int, beats: list[int]) -> None:
-        address = self.board.store(node, b"".join(beat.to_bytes(BEAT_BYTES, "little") for beat in beats))
-        header = state_header(self.case, self.tree, node, layer=layer, q_head=q_head)
-        self.board.post(node, [pack_descriptor(header, address=address, beats=RECORD_BEATS)])
+        if not self.board.run():
+            raise RunError(f"nothing moves any more in cycle {self.board.cycle:,}: {self.board.why_still()}")
 
     def _receive(self, node: int, results: dict[int, list[int]]) -> Iterator[int]:
         for packet in self.board.packets(node):
@@ -267,44 +161,19 @@ class _Bench:
             results[header["block"]] = [int.from_bytes(beat, "little") for beat in beats]
             yield packet.cycle
 
-    def _check(
-        self, layer: int, heads: list[HeadNumbers], records: list[list[list[int]]], results: list[dict[int, list[int]]]
-    ) -> None:
-        for node in self.nodes:
-            shard, child = self.case.shard(node), self.tree.record_child(node)
-            states = [state for head in heads for state in attend_shard(head.part(shard), head.queries)]
-            if records[node] != [to_beats(state, child, OUT_BEATS) for state in states]:
-                raise RunError(f"node {node} made other states in layer {layer} than the golden model")
-            if results[node] != results[self.tree.root]:
-                raise RunError(f"node {node} received other results of layer {layer} than node {self.tree.root}")
-
     def _outputs(self, heads: list[HeadNumbers], results: dict[int, list[int]]) -> NDArray[np.float64]:
         shape = self.case.shape
         states = [from_beats(results[q_head], shape.head_dim)[0] for q_head in range(shape.num_q_heads)]
         v_scales = [head.v_scale for head in heads for _ in range(shape.num_group_heads)]
         return outputs(states, v_scales, shape.head_dim)
 
+    def _read_beats(self) -> NDArray[np.int64]:
+        return np.array([node.read_beats for node in self.board.nodes])
 
-def random_product(rows: int, columns: int, *, seed: int = 0) -> tuple[bytearray, list[int]]:
-    """A memory with a matrix of random INT4 weights, a vector, and room for rows; the commands to multiply them."""
-    rng = np.random.default_rng(seed)
-    row_tiles, groups = -(-rows // ROWS), -(-columns // GROUP)
-    tiles = row_tiles * groups
-    runs = runs_of(rng.integers(-8, 8, (tiles, GROUP, ROWS)), rng.integers(1 << 14, 1 << 16, tiles * ROWS))
-    vector = rng.integers(-128, 128, groups * GROUP).astype("<i2").tobytes()
-    stride = apart(len(runs[0]) // BEAT_BYTES)
-    image = bytearray(b"".join(run.ljust(stride * BEAT_BYTES, b"\0") for run in runs) + vector)
-    load = pack_command(ComputeOp.LOAD, address=len(image) - len(vector), count=len(vector) // BEAT_BYTES)
-    multiply = pack_command(
-        ComputeOp.GEMV,
-        address=0,
-        second=len(image),
-        stride=len(runs[0]) // BEAT_BYTES,
-        tiles=row_tiles,
-        count=groups,
-        vectors=1,
-        columns=GROUP,
-        shift=PRODUCT_SHIFT,
-        set_event=DONE,
-    )
-    return image + bytes(row_tiles * ROWS * 4), [load, multiply]
+
+def _timed(ring: CommandRing, commands: list[int]) -> Program[int]:
+    """Start the node's clock and post commands; the clock before the first."""
+    yield from write_register("control", enable=1, count=1)
+    clock = (yield from read_register("clock"))["cycles"]
+    yield from ring.post(commands)
+    return clock

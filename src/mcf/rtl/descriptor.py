@@ -17,6 +17,7 @@ META_BITS = CRC_BYTES * 8  # the header without its CRC, which the packetizer wr
 MAX_BEATS = 64  # payload of a packet: a router's queues have room for what is under way and two of these
 NO_EVENT = 0
 NO_TAG = 0
+STATE_BIT = 39  # of an address: 1 asks for the next record of a state that ATTEND has finished, wherever it would lie
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ look at an entry: a reader begins (READ), a reader ends (DONE), and LOOK.
 from enum import IntEnum
 
 from mcf.schedule.kv import ABSENT, DRAINING, READABLE, TRANSITIONS
-from mcf.schedule.wire import FIELDS
+from mcf.schedule.wire import FIELDS, Op
 
 
 class KvOp(IntEnum):
@@ -24,6 +24,9 @@ class KvOp(IntEnum):
     DONE = 8
     LOOK = 9
 
+
+# What packets ask for; the entry is the one that their header names, all 32 bits of it.
+PACKET_OPS: dict[int, KvOp] = {Op.KV_DRAIN: KvOp.DRAIN, Op.KV_INVALIDATE: KvOp.FREE}
 
 EVENTS: dict[int, str] = {KvOp[event.upper()]: event for _, event in TRANSITIONS}
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from mcf.model import ModelShape
 
 ROW_BYTES = 4  # a row comes as a number of 32 bits
-COMMAND_WORDS = 8
+COMMAND_WORDS, DESCRIPTOR_WORDS = 8, 8  # and one more for its doorbell
+SLOT_WORDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,9 @@ def layer_work(shape: ModelShape, *, num_commands: int) -> Iterator[Work]:
     yield _over("states to outputs", queries, 1, 6)
     yield _over("activation", wide, 14, 12)  # exp as a polynomial, a division, the product with the gate's other half
     yield _over("residual", 2 * hidden, 1, 12)
-    yield Work(name="commands", stores=num_commands * COMMAND_WORDS)
+    yield Work(name="commands", stores=num_commands * (COMMAND_WORDS + 1))
+    yield Work(name="slots", stores=shape.num_q_heads * SLOT_WORDS)  # on a node where states meet
+    yield Work(name="descriptors", stores=shape.num_kv_heads * (DESCRIPTOR_WORDS + 1))
 
 
 def token_work(shape: ModelShape) -> Iterator[Work]:

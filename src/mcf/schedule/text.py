@@ -122,7 +122,10 @@ def parse(text: str) -> Schedule:
         except (ValueError, KeyError, IndexError, TypeError) as error:
             if isinstance(error, ScheduleError):
                 raise
-            raise ScheduleError(f"line {number} of the schedule cannot be read: {text_line.strip()[:80]!r}") from None
+            raise ScheduleError(
+                f"line {number} of the schedule cannot be read: {text_line.strip()[:80]!r}; expected a line as "
+                "`mcf plan --save` writes it, whole"
+            ) from None
     return reader.schedule()
 
 

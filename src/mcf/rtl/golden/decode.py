@@ -1,14 +1,17 @@
 """What a decode step must give: each node's states by the model of its compute half, merged along the tree."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from mcf.rtl.decode import DecodeCase, Layout, Tree, layer_commands
+from mcf.rtl.decode import DecodeCase, Layout, layer_commands
+from mcf.rtl.decode_tree import Tree
 from mcf.rtl.golden.compute import ComputeModel
-from mcf.rtl.golden.state import BlockState, merge
+from mcf.rtl.golden.state import Accumulator, BlockState, add, finish, merge, start
 
 States = list[BlockState]  # one for each query head
+T = TypeVar("T", BlockState, Accumulator)
 Order = Callable[[int, int], Sequence[int]]  # node, query head -> its children in the order in which they arrived
 
 
@@ -37,6 +40,36 @@ def _up(tree: Tree, node: int, head: int, states: Mapping[int, States], order: O
     arrived = sorted(senders) if order is None else order(node, head)
     assert sorted(arrived) == sorted(senders), arrived
     return merge([states[node][head] if c == 0 else _up(tree, senders[c], head, states, order) for c in arrived])
+
+
+def possible(tree: Tree, states: Mapping[int, States], head: int) -> States:
+    """All results that a query head may have at the root, for all orders in which states may arrive; few differ."""
+    return _possible(tree, tree.root, states, head)
+
+
+def _possible(tree: Tree, node: int, states: Mapping[int, States], head: int) -> States:
+    if tree.is_leaf(node):
+        return [states[node][head]]
+    parts = [[states[node][head]]]
+    parts += [_possible(tree, child, states, head) for child, parent in tree.parent.items() if parent == node]
+    reached: dict[int, list[Accumulator]] = {}  # which parts have arrived, as bits -> what a slot may hold
+    for arrived in range(1, 1 << len(parts)):
+        last = [number for number in range(len(parts)) if arrived >> number & 1]
+        reached[arrived] = _distinct(
+            [acc for number in last for acc in _after(reached.get(arrived ^ 1 << number), parts[number])]
+        )
+    return _distinct([finish(acc) for acc in reached[(1 << len(parts)) - 1]])
+
+
+def _after(before: list[Accumulator] | None, part: States) -> list[Accumulator]:
+    if before is None:
+        return [start(state) for state in part]
+    return [add(acc, state) for acc in before for state in part]
+
+
+def _distinct(found: Sequence[T]) -> list[T]:
+    bits = {(int(s.exponent), int(s.sum_), int(s.count), s.out.tobytes()): s for s in found}
+    return list(bits.values())
 
 
 def outputs(states: States, v_scales: Sequence[float], head_dim: int) -> np.ndarray:

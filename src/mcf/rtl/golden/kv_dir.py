@@ -3,8 +3,25 @@
 from dataclasses import dataclass, field
 
 from mcf.errors import ScheduleError
-from mcf.rtl.kv_ops import CREATING, ENDING, EVENTS, LOSING, MAX_READERS, SERVING, WAYS, KvCode, KvOp, set_of
+from mcf.rtl.kv_ops import (
+    CREATING,
+    ENDING,
+    EVENTS,
+    KV_ID_BITS,
+    KV_ID_LOW,
+    LOSING,
+    MAX_READERS,
+    PACKET_OPS,
+    SERVING,
+    WAYS,
+    KvCode,
+    KvOp,
+    set_of,
+)
 from mcf.schedule.kv import ABSENT, STREAMED, next_state
+from mcf.schedule.wire import FIELDS
+
+_OP = FIELDS["op"]
 
 
 @dataclass(kw_only=True)
@@ -51,6 +68,13 @@ class KvDirectoryModel:
         entry = entry or self.table.get(kv_id, Entry(state=ABSENT, base=0, owner=False))
         state = self.table[kv_id].state if kv_id in self.table else ABSENT
         return Answer(code=code, base=entry.base, state=state)
+
+    def receive(self, header: int) -> Answer | None:
+        """Do what a packet's header asks for; None where that is nothing to the directory. Nobody gets the answer."""
+        op = PACKET_OPS.get(header >> _OP.low & _OP.limit - 1)
+        if op is None:
+            return None
+        return self.apply(op, header >> KV_ID_LOW & (1 << KV_ID_BITS) - 1)
 
     def _create(self, op: int, kv_id: int, owner: bool, base: int) -> KvCode:
         state = next_state(ABSENT, EVENTS[op])

@@ -1,8 +1,9 @@
 """The datapath of a node: items of the control plane become packets, packets that arrive reach whom they are for.
 
 Out: items -> all-to-all -> packetizer, whose payload an outside producer fetches -> router. In: router -> dispatch ->
-data for the compute half, states for the reduction unit, control. A merged state goes back into the router, as a packet
-of its own: to the node itself, or to its parent in a tree. Nothing that comes in ever waits for something to go out.
+data for the compute half, states for the reduction unit, control: events, ends of copies. A merged state goes back into
+the router, as a packet of its own: to the node itself, or to its parent in a tree. Nothing that comes in ever waits for
+something to go out.
 """
 
 from amaranth.hdl import Cat, Module, Signal, Value
@@ -94,6 +95,7 @@ class Datapath(Component):
             (notices.others, flipped(self.control)),
             (notices.arrivals, flipped(self.arrivals)),
             (notices.sets, flipped(self.sets)),
+            (notices.copies, directory.packets),
             (flipped(self.kv_ops), directory.ops),
             (directory.results, flipped(self.kv_results)),
             (flipped(self.kv_asks), directory.asks),

@@ -4,11 +4,11 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In, Out
 
+from mcf.rtl.descriptor import STATE_BIT
 from mcf.rtl.hdl.axi import RequestStream
 from mcf.rtl.hdl.beat import BEAT_BITS, BeatStream
 from mcf.rtl.hdl.queue import Queue
 
-STATE_BIT = 39  # of an address: 1 asks for the next state, wherever it would lie
 DEPTH = 8  # fetches under way
 
 
