@@ -9,7 +9,8 @@ from mcf.attn import PartialState, empty
 from mcf.errors import RunError
 from mcf.rtl.board import Packet
 from mcf.rtl.golden.state import BlockState, to_beats
-from mcf.rtl.lower import OUT_BEATS, Message
+from mcf.rtl.lower import Message
+from mcf.rtl.merges import OUT_BEATS
 from mcf.rtl.number import Array
 from mcf.schedule.memory import reserve_bytes, taken_bytes
 from mcf.schedule.packets import BEAT_BYTES, BLOCK_TOKENS

@@ -8,7 +8,7 @@ import numpy as np
 from mcf.attn import PartialState, merge
 from mcf.rtl.board import Packet
 from mcf.rtl.golden.state import BlockState, from_beats, num_payload_beats
-from mcf.rtl.lower import result_header
+from mcf.rtl.headers import result_header
 from mcf.rtl.registers import NUM_SLOTS
 from mcf.schedule.packets import BEAT_BYTES
 from mcf.schedule.steps import RECV
