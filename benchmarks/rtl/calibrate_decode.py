@@ -19,7 +19,7 @@ from mcf.rtl.run import CLOCK_HZ
 from mcf.sim import Profile, TokenParts, token_parts
 
 MODEL = "qwen2.5-1.5b"
-STEPS = ((4, 16384), (2, 1024))  # nodes, context
+STEPS = ((4, 16384), (2, 512), (8, 2048), (16, 4096))  # nodes, context
 PLAIN_HOP = 10  # cycles: the router and the wire
 SHAPE = replace(named_shape(MODEL), kv_bytes=0.5, kv_scale_bytes=2)
 
