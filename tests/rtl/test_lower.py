@@ -11,7 +11,8 @@ from mcf.policies import NAMES, PlanRequest, plan
 from mcf.rtl.demo import demo_schedule
 from mcf.rtl.entry import Port
 from mcf.rtl.golden.desc_ring import expand
-from mcf.rtl.lower import descriptors, header_of, lower
+from mcf.rtl.headers import descriptors, header_of
+from mcf.rtl.lower import lower
 from mcf.rtl.routes import Mesh, spread
 from mcf.schedule import verify
 from mcf.schedule.packets import headers_of

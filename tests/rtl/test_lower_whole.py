@@ -70,7 +70,7 @@ def test_any_schedule_can_be_given_int4() -> None:
 @pytest.mark.parametrize(
     ("sched", "memory_bytes", "text"),
     [
-        (in_int4(demo_schedule(MESH)), GIB, "got heads of 32: a whole node's memory holds pages of heads of 128"),
+        (in_int4(demo_schedule(MESH)), GIB, "got heads of 32: a whole node holds pages of heads of 128; plan"),
         (planned("gather"), 1 << 21, r"got 513 tokens in 2 layers: 0.00 GiB of pages and .* at most 0.00 GiB"),
         (
             changed(prompt_tokens=66048, chunk_tokens=66048),

@@ -7,7 +7,7 @@ from mcf.rtl.commands import NUM_SLOTS, ComputeOp, unpack_command
 from mcf.rtl.golden.attention import Queries, Shard
 from mcf.rtl.golden.compute import ComputeModel
 from mcf.rtl.golden.state import to_beats
-from mcf.rtl.lower import OUT_BEATS
+from mcf.rtl.merges import OUT_BEATS
 from mcf.rtl.registers import NUM_COMMANDS
 from mcf.rtl.rows import RowHead, room_for
 

@@ -15,7 +15,7 @@ from mcf.errors import RunError
 from mcf.rtl.board import Board, Packet
 from mcf.rtl.descriptor import STATE_BIT, pack_descriptor
 from mcf.rtl.golden.state import EMPTY_EXPONENT, BlockState, from_beats
-from mcf.rtl.lower import OUT_BEATS
+from mcf.rtl.merges import OUT_BEATS
 from mcf.rtl.rows import Batch
 from mcf.schedule.packets import BEAT_BYTES
 from mcf.schedule.wire import FIELDS, Flags, Op

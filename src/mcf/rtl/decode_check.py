@@ -9,7 +9,7 @@ from mcf.rtl.decode_tree import Tree
 from mcf.rtl.golden.attention import attend_shard
 from mcf.rtl.golden.decode import States, possible
 from mcf.rtl.golden.state import to_beats
-from mcf.rtl.lower import OUT_BEATS
+from mcf.rtl.merges import OUT_BEATS
 
 Record = list[int]  # beats
 

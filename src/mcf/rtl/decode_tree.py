@@ -11,7 +11,9 @@ from mcf.rtl.decode import DecodeCase
 from mcf.rtl.descriptor import STATE_BIT, pack_descriptor
 from mcf.rtl.entry import Entry, Port
 from mcf.rtl.golden.reduce import Setup
-from mcf.rtl.lower import NUM_EPOCHS, OUT_BEATS, STATE_TO_MERGE
+from mcf.rtl.headers import STATE_TO_MERGE
+from mcf.rtl.lower import NUM_EPOCHS
+from mcf.rtl.merges import OUT_BEATS
 from mcf.rtl.registers import NUM_SLOTS
 from mcf.rtl.routes import Mesh, Tables, gather, spread
 from mcf.schedule.wire import Collective, Op, pack

@@ -9,7 +9,8 @@ from mcf.attn import PartialState, empty
 from mcf.errors import RunError
 from mcf.rtl.board import Packet
 from mcf.rtl.golden.state import BlockState, to_beats
-from mcf.rtl.lower import OUT_BEATS, Message
+from mcf.rtl.lower import Message
+from mcf.rtl.merges import OUT_BEATS
 from mcf.rtl.number import Array
 from mcf.schedule.memory import reserve_bytes, taken_bytes
 from mcf.schedule.packets import BEAT_BYTES, BLOCK_TOKENS
@@ -65,6 +66,10 @@ class Holding(ABC):
     def make_state(self, source: int, tick: int, child: int) -> None:
         """The descriptors that take the records are posted: make those that are not ready."""
         return
+
+    def record(self, source: int, tick: int, head: int) -> BlockState:
+        """One query head's state of a row of decode, as the golden model has it."""
+        raise NotImplementedError
 
     @abstractmethod
     def merged(self, tick: int, head: int, block: BlockState) -> PartialState:
@@ -177,6 +182,11 @@ def padded(parts: Iterable[bytes]) -> tuple[bytes, list[int]]:
 
 def record_bytes(blocks: BlockState, row: int, head: int, child: int) -> bytes:
     """The record of one query head of one row."""
+    beats = to_beats(only(blocks, row, head), child, OUT_BEATS)
+    return b"".join(beat.to_bytes(BEAT_BYTES, "little") for beat in beats)
+
+
+def only(blocks: BlockState, row: int, head: int) -> BlockState:
+    """One query head of one row."""
     exponent, sum_, out, count = (x[row, head] for x in (blocks.exponent, blocks.sum_, blocks.out, blocks.count))
-    one = BlockState(exponent=exponent, sum_=sum_, out=out, count=count)
-    return b"".join(beat.to_bytes(BEAT_BYTES, "little") for beat in to_beats(one, child, OUT_BEATS))
+    return BlockState(exponent=exponent, sum_=sum_, out=out, count=count)

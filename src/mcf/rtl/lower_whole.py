@@ -7,7 +7,8 @@ from mcf.errors import ScheduleError
 from mcf.rtl.commands import NUM_SLOTS
 from mcf.rtl.embed import own_route
 from mcf.rtl.golden.attention import MAX_TOKENS
-from mcf.rtl.lower import OUT_BEATS, Lowered, Message, lower
+from mcf.rtl.lower import Lowered, Message, lower
+from mcf.rtl.merges import OUT_BEATS
 from mcf.rtl.pages import HEAD_DIM, PAGE_BYTES, SCALE_BYTES, PageMap
 from mcf.rtl.routes import Mesh, spread
 from mcf.rtl.rows import room_for
@@ -41,7 +42,7 @@ def in_int4(sched: Schedule) -> Schedule:
 
 def _wrong(meta: ScheduleMeta, memory_bytes: int) -> Iterator[str]:
     if meta.head_dim != HEAD_DIM:
-        yield f"got heads of {meta.head_dim}: a whole node's memory holds pages of heads of {HEAD_DIM}"
+        yield f"got heads of {meta.head_dim}: a whole node holds pages of heads of {HEAD_DIM}; plan for another model"
     if (meta.kv_bytes, meta.kv_scale_bytes) != (INT4_BYTES, SCALE_BYTES):
         yield (
             f"got KV of {meta.kv_bytes} bytes per element with scales of {meta.kv_scale_bytes} bytes: whole nodes keep "
@@ -49,10 +50,13 @@ def _wrong(meta: ScheduleMeta, memory_bytes: int) -> Iterator[str]:
             f"kv_scale_bytes = {SCALE_BYTES}"
         )
     if meta.group_heads > NUM_SLOTS:
-        yield f"got {meta.group_heads} query heads of one KV head: a compute half has {NUM_SLOTS} slots"
+        yield (
+            f"got {meta.group_heads} query heads of one KV head: a compute half has {NUM_SLOTS} slots; "
+            "plan for another model"
+        )
     tokens = meta.prompt_tokens + meta.max_new_tokens
     if tokens > MAX_TOKENS:
-        yield f"got {tokens} tokens: a query head adds up at most {MAX_TOKENS}"
+        yield f"got {tokens} tokens: a query head adds up at most {MAX_TOKENS}; use a shorter prompt"
     yield from _too_large(meta, tokens, memory_bytes)
 
 

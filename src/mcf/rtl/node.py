@@ -145,7 +145,7 @@ class Node:
             state = merge([self.compute.states[key] for key in keys if key in self.compute.states])
         self.compute.states[inst.row, inst.it] = state
         if self.program.final_merge.get((self.number, row.chunk)) == inst.row:
-            self.run.write_out(row, inst.it, finish(state))
+            self.run.recording.write_out(row, inst.it, finish(state))
 
     def _drain(self, row: Step, inst: Instance) -> None:
         self.directory.ask(KvOp.DRAIN, self.program.cells[inst.row], position=self.program.place(inst.row))
@@ -191,7 +191,8 @@ class Node:
         self.compute.move(event)
         for tick in self.progress.ticks_left(event):
             self.release(event.row, tick)
-        self.run.sample(self.number, self.compute.bytes, self.program.rows[event.row].chunk)
+        chunk = self.program.rows[event.row].chunk
+        self.run.recording.sample(self.run.board.cycle, self.number, self.compute.bytes, chunk)
 
     # --- layer slots ---
 

@@ -24,7 +24,7 @@ from mcf.rtl.golden.state import to_beats
 from mcf.rtl.golden.tiles import BEAT_BYTES
 from mcf.rtl.hdl.compute import Compute
 from mcf.rtl.links import LAST_BIT
-from mcf.rtl.lower import OUT_BEATS
+from mcf.rtl.merges import OUT_BEATS
 from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.mesh.library import Stop
 from mcf.rtl.prefill import (

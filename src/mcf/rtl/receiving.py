@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from mcf.errors import RunError
 from mcf.rtl.board import Packet
 from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.headers import header_of
 from mcf.rtl.kv_ops import KvOp
-from mcf.rtl.lower import Message, header_of
+from mcf.rtl.lower import Message
 from mcf.schedule.packets import BEAT_BYTES, SEGMENT_BEATS
 from mcf.schedule.program import Instance
 from mcf.schedule.steps import KEEP, KV, Step

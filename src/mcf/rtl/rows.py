@@ -13,7 +13,7 @@ from mcf.rtl.decode_image import query_bytes, scale_bytes, tile_runs, value_runs
 from mcf.rtl.golden.attention import ROW_SHIFT, ROWS, Queries, Shard, attend_shard
 from mcf.rtl.golden.state import to_beats
 from mcf.rtl.golden.tiles import BEAT_BYTES, NUM_PORTS, TILE_BEATS
-from mcf.rtl.lower import OUT_BEATS
+from mcf.rtl.merges import OUT_BEATS
 
 MOST_TOKENS = 6  # query tokens whose commands are given at a time: with LOADs half the ring of commands
 _BATCH_BEATS = NUM_SLOTS // SLOTS_PER_BEAT + NUM_SLOTS * GROUP_PLACES

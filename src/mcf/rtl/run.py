@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,45 +13,23 @@ from mcf.rtl.compute import Compute
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
 from mcf.rtl.holding import Holding
 from mcf.rtl.integers import Integers
-from mcf.rtl.links import LinkUse
 from mcf.rtl.lower import Lowered, lower
 from mcf.rtl.lower_whole import lower_whole
+from mcf.rtl.merge_check import MergeCheck
 from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.node import Node
 from mcf.rtl.number import Array
+from mcf.rtl.recording import CLOCK_HZ, Recording, RtlOutcome
 from mcf.rtl.routes import Mesh
 from mcf.rtl.whole_compute import WholeCompute
 from mcf.schedule.program import Program, check_tensors
 from mcf.schedule.progress import Progress
 from mcf.schedule.schedule import Schedule
-from mcf.schedule.steps import ALL, CONVERGE, DECODE, KIND_NAMES, LANE_NAMES, PREFILL, Step
+from mcf.schedule.steps import KIND_NAMES, LANE_NAMES
 from mcf.schedule.text import grid
-from mcf.schedule.verify import purposes
-from mcf.trace import TraceBuilder
-from mcf.trace.outcome import Outcome, Residency, certify
+from mcf.trace.outcome import Residency, certify
 
-CLOCK_HZ = 200e6  # assumed, to write cycles as seconds; no claim that any part reaches it
 REST = 4_000  # cycles in which links have said their last words
-AGREEMENT = 2e-3  # of decode outputs of two nodes, relative to the largest: states merged in another order of arrival
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RtlOutcome(Outcome):
-    """As of `ref`, and what the hardware saw: cycles, beats and waits of each link, results of the reduction units.
-
-    `counters` are those of each node, as software reads them; `wall_s` is how long the simulation took, its compilation
-    aside.
-    """
-
-    cycles: int
-    phase_cycles: dict[str, int]
-    links: dict[tuple[int, int], LinkUse]
-    merged: int
-    counters: tuple[dict[str, int], ...] = ()
-    wall_s: float = 0.0
-    waveform: bytes = b""
-    exact_states: int = 0
-    memory_beats: tuple[int, ...] = ()
 
 
 def run(
@@ -111,10 +89,8 @@ class Run:
         self.credits: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.waiting: list[tuple[int, int, list[int]]] = []  # sends, and the receivers that have not all posted
         self.under_way: dict[tuple[int, int], tuple[int, set[int]]] = {}  # (row, tick) -> first cycle, nodes to reach
-        self.trace, self.purposes = TraceBuilder(), purposes(sched).tolist()
-        self.phase_ends = {PREFILL: 0, CONVERGE: 0, DECODE: 0}
-        self.out = np.full(self.tensors[0].shape, np.nan)
-        self.decoded = np.full((sched.meta.num_nodes, *self.tensors[0][:, sched.meta.prompt_tokens :].shape), np.nan)
+        self.recording = Recording(program, tensors[0].shape)
+        self.merge_check = MergeCheck(program, low, lambda number: self.nodes[number].compute)
         self.nodes = [Node(self, n) for n in range(sched.meta.num_nodes)]
 
     def compute_of(self, number: int) -> Holding:
@@ -209,15 +185,13 @@ class Run:
     def end_attend(self, row: int, tick: int, start: int, cycle: int) -> None:
         """Record that one run of a row that took time has ended."""
         self.progress.end(row, tick)
-        step = self.program.rows[row]
-        self.phase_ends[step.stage] = max(self.phase_ends[step.stage], cycle)
-        self._event(row, step, tick, start, cycle)
+        self.recording.ended(row, tick, start, cycle)
 
     def delivered(self, recv: int, tick: int, cycle: int) -> None:
         """A receive is complete; with the last one the send is."""
         step = self.program.rows[recv]
         start, left = self.under_way[step.ref, tick]
-        self._crossed(step.ref, step.node, tick, start, cycle)
+        self.recording.crossed(step.ref, step.node, tick, start, cycle)
         self.end(recv, tick, cycle)
         left.discard(step.node)
         if not left:
@@ -225,53 +199,15 @@ class Run:
             self.end(step.ref, tick, cycle)
             self.nodes[self.program.rows[step.ref].node].sending.done(step.ref, tick)
 
-    def _crossed(self, send: int, receiver: int, tick: int, start: int, cycle: int) -> None:
-        """One event for each link of the schedule that the payload has crossed."""
-        row, num_bytes = self.program.rows[send], int(self.sched.row_bytes[send])
-        links = next(links for links, _, node in self.program.edges[send] if node == receiver)
-        for a, b in links:
-            self._event(send, row._replace(node=a), tick, start, cycle, b, self.purposes[send], num_bytes)
-
-    def _event(
-        self, index: int, row: Step, tick: int, start: int, end: int, peer: int = -1, purpose: int = 0, size: int = 0
-    ) -> None:
-        self.trace.event(
-            row=index,
-            kind=row.kind,
-            lane=row.lane,
-            stage=row.stage,
-            node=row.node,
-            peer=peer,
-            chunk=row.chunk,
-            layer=self.program.layer(tick),
-            purpose=purpose,
-            t_start=start / CLOCK_HZ,
-            t_end=max(start, end) / CLOCK_HZ,
-            payload_bytes=size,
-        )
-
-    def sample(self, node: int, num_bytes: int, chunk: int) -> None:
-        """Record a node's bytes in use."""
-        self.trace.memory(node=node, t=self.board.cycle / CLOCK_HZ, bytes_in_use=num_bytes, chunk=chunk)
-
-    def write_out(self, row: Step, tick: int, values: Array) -> None:
-        """Keep the attention output [T, Hq, d] that a node's last merge of a layer makes."""
-        layer = self.program.layer(tick)
-        if row.q == ALL:
-            self.decoded[row.node, layer, tick // self.sched.meta.num_layers] = values[0]
-        else:
-            self.out[layer, self.program.positions(row.chunk, row.q, tick)] = values
-
     # --- the end ---
 
     def _outcome(self, cycles: int) -> RtlOutcome:
         meta = self.sched.meta
         self.board.run_for(REST)
         counters = tuple(self.board.counters())
-        meta_of_trace = {"executor": "rtl", "policy": meta.policy, "cycles": cycles, "clock_hz": CLOCK_HZ}
         return RtlOutcome(
-            out=self._output(),
-            trace=self.trace.to_trace(meta_of_trace),
+            out=self.recording.output(),
+            trace=self.recording.finish(executor="rtl", policy=meta.policy, cycles=cycles),
             residency=Residency(
                 shape=(meta.num_chunks, meta.num_nodes, meta.num_groups),
                 changes=tuple(tuple(sorted(n.directory.changes, key=lambda change: change[0])) for n in self.nodes),
@@ -279,21 +215,14 @@ class Run:
             peak_bytes=tuple(node.compute.peak for node in self.nodes),
             certificate=certify(self._directories(), self.sched.tokens, np.diff(meta.head_cuts) / meta.num_kv_heads),
             cycles=cycles,
-            phase_cycles=self._phases(),
+            phase_cycles=self.recording.phases(),
             links=self.board.link_use(),
             merged=sum(counts["merged"] for counts in counters),
             exact_states=sum(node.compute.num_exact for node in self.nodes),
+            exact_merges=self.merge_check.num_exact,
             memory_beats=tuple(node.memory_beats for node in self.board.nodes),
             counters=counters,
         )
-
-    def _phases(self) -> dict[str, int]:
-        """Cycles until each phase's last row had ended, from the end of the one before."""
-        out, before = {}, 0
-        for stage, name in ((PREFILL, "prefill"), (CONVERGE, "converge"), (DECODE, "decode")):
-            out[name] = max(self.phase_ends[stage] - before, 0)
-            before = max(before, self.phase_ends[stage])
-        return out
 
     def _directories(self) -> list[Array]:
         """[C, N, G, L] per node, read from what its directory answered."""
@@ -306,13 +235,5 @@ class Run:
             out.append(states[..., None])
         return out
 
-    def _output(self) -> Array:
-        largest = max(float(np.abs(self.decoded).max(initial=0)), 1e-30)
-        spread = float(np.abs(self.decoded - self.decoded[:1]).max(initial=0)) / largest
-        if spread > AGREEMENT:
-            raise RunError(f"decode outputs of two nodes differ by {spread:.1e}: expected at most {AGREEMENT}")
-        self.out[:, self.sched.meta.prompt_tokens :] = self.decoded[0]
-        return self.out
 
-
-__all__ = ["RtlOutcome", "run"]
+__all__ = ["CLOCK_HZ", "RtlOutcome", "run"]

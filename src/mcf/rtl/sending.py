@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mcf.rtl.descriptor import pack_descriptor
+from mcf.rtl.headers import descriptors, header_of, state_header
 from mcf.rtl.kv_ops import KvOp
-from mcf.rtl.lower import OUT_BEATS, descriptors, header_of, state_header
+from mcf.rtl.merges import OUT_BEATS
 from mcf.schedule.program import Instance
 from mcf.schedule.steps import KV, STATE, Step
 

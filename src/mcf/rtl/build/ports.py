@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from amaranth.hdl import Const, Value
@@ -58,11 +59,15 @@ class Ports:
 
     def places(self, *, is_input: bool) -> dict[str, tuple[int, int]]:
         """Name -> (first word, number of words) of the signals of one direction, as the mesh keeps them."""
-        out, at = {}, 0
+        return self._places[is_input]
+
+    @cached_property
+    def _places(self) -> dict[bool, dict[str, tuple[int, int]]]:
+        out: dict[bool, dict[str, tuple[int, int]]] = {False: {}, True: {}}
+        at = {False: 0, True: 0}
         for port in self.signals:
-            if port.is_input == is_input:
-                out[port.name] = (at, port.num_words)
-                at += port.num_words
+            out[port.is_input][port.name] = (at[port.is_input], port.num_words)
+            at[port.is_input] += port.num_words
         return out
 
 
