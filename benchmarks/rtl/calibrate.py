@@ -2,7 +2,8 @@
 
     python benchmarks/rtl/calibrate.py                  run the hardware (minutes), compare with the profile, in JSON
     python benchmarks/rtl/calibrate.py --cycles FILE    the same from the cycles in an earlier result: seconds
-    ... --fit                                           say which numbers of the profile would fit best
+    ... --large                                         also 16 nodes, and payloads of eight times the bytes
+    ... --decode                                        also a decode step, part by part (calibrate_decode.py)
 
 The schedules are the conformance schedules of the hardware's executor and every policy on meshes of 2x2 and 4x1. In
 both, computing takes no time: the executor's stand-ins for the compute half answer at once, and the profile is made
@@ -14,16 +15,18 @@ model of prefill leaves that out, and the hardware's prefill ends some hundred c
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
+
+from calibrate_decode import all_steps, compared_steps
 
 from mcf import policies
 from mcf.bench.environment import environment
 from mcf.cluster import Cluster
 from mcf.errors import UserError
+from mcf.model import ModelShape
 from mcf.policies import PlanRequest, plan
 from mcf.rtl.routes import Mesh
 from mcf.rtl.run import CLOCK_HZ, run
@@ -42,6 +45,8 @@ DECODED = (0, 3)  # tokens behind the prompt
 SIZES: dict[str, Any] = {"prompt_tokens": 1024, "chunk_tokens": 512, "max_new_tokens": 3}
 CONFORMANCE = (("ring", "switch"), ("gather", "ring"), ("gather", "switch"), ("mars-paper", "switch"))
 SEEDS = (2, 5, 7)
+LARGE = ("ring", "gather", "one-shot", "mars-paper", "mars")
+WIDE = (("one-shot", "mesh:2x2"), ("mars", "mesh:2x2"), ("gather", "switch"), ("mars-paper", "switch"))
 OF_SHAPE = ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "kv_bytes", "act_bytes", "kv_scale_bytes")
 
 
@@ -84,9 +89,26 @@ def cases() -> Iterator[Case]:
         yield Case(name=f"random {seed}", schedule=sched, mesh=MESHES["mesh:2x2"])
 
 
-def _planned(policy: str, topology: str, mesh: Mesh) -> Case:
-    sched = plan(policy, PlanRequest(shape=TINY, cluster=Cluster.uniform(topology, 4), **SIZES))
+def large_cases() -> Iterator[Case]:
+    """16 nodes, and heads of 32 instead of 4."""
+    for policy in LARGE:
+        yield _planned(policy, "mesh:4x4", Mesh(width=4, height=4))
+    wide = replace(TINY, head_dim=32)
+    for policy, topology in WIDE:
+        found = _planned(policy, topology, MESHES["mesh:2x2"], wide)
+        yield replace(found, name=f"{found.name}, heads of 32")
+
+
+def _planned(policy: str, topology: str, mesh: Mesh, shape: ModelShape = TINY) -> Case:
+    cluster = Cluster.uniform(topology, mesh.num_nodes)
+    sched = plan(policy, PlanRequest(shape=shape, cluster=cluster, **sizes_on(mesh.num_nodes)))
     return Case(name=f"{policy} on {topology}", schedule=sched, mesh=mesh)
+
+
+def sizes_on(num_nodes: int) -> dict[str, Any]:
+    """The same tokens of a chunk for each node."""
+    scaled = {name: SIZES[name] * num_nodes // 4 for name in ("prompt_tokens", "chunk_tokens")}
+    return SIZES | scaled
 
 
 def on_mesh(sched: Schedule, mesh: Mesh) -> Schedule:
@@ -106,12 +128,12 @@ def on_mesh(sched: Schedule, mesh: Mesh) -> Schedule:
 
 def infinitely_fast(profile: Profile) -> Profile:
     """The profile, with no time for computing."""
-    return replace(profile, flops_s=1e30, memory_bytes_s=1e30)
+    return replace(profile, flops_s=1e30, attention_flops_s=1e30, memory_bytes_s=1e30)
 
 
-def measured(case: Case) -> Iterator[dict[str, Any]]:
+def measured(case: Case, decoded: Sequence[int] = DECODED) -> Iterator[dict[str, Any]]:
     """Rows of one schedule, one for each number of decoded tokens; or the reason why there are none."""
-    for tokens in DECODED:
+    for tokens in decoded:
         row: dict[str, Any] = {"schedule": case.name, "decode_tokens": tokens}
         try:
             yield row | {"cycles": case.hardware_cycles(tokens)}
@@ -122,7 +144,7 @@ def measured(case: Case) -> Iterator[dict[str, Any]]:
 
 def compared(rows: list[dict[str, Any]], profile: Profile) -> list[dict[str, Any]]:
     """The rows with model time and its ratio to the hardware's."""
-    by_name = {case.name: case for case in cases()}
+    by_name = {case.name: case for case in (*cases(), *large_cases())}
     model = {name: by_name[name].model_cycles(profile) for name in {row["schedule"] for row in rows if "cycles" in row}}
     out = []
     for row in rows:
@@ -143,38 +165,33 @@ def outside(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(row["schedule"] for row in rows if row["decode_tokens"] == 0 and abs(row.get("ratio", 1) - 1) > BAND)
 
 
-def fit(rows: list[dict[str, Any]], profile: Profile) -> dict[str, int]:
-    """The numbers, in cycles, with which ratios are nearest to 1 on average: one outlier does not decide."""
-    quiet = [row for row in rows if "cycles" in row and row["decode_tokens"] == 0]
-    found: dict[tuple[int, int], float] = {}
-    for descriptor, delivery in product(range(20, 41, 2), range(110, 211, 10)):
-        numbers = {"descriptor_s": descriptor / CLOCK_HZ, "delivery_s": delivery / CLOCK_HZ}
-        ratios = [row["ratio"] for row in compared(quiet, replace(profile, **numbers))]
-        found[descriptor, delivery] = sum(abs(ratio - 1) for ratio in ratios)
-    return dict(zip(("descriptor_s", "delivery_s"), min(found, key=found.__getitem__), strict=True))
-
-
 def main() -> None:
     """Print a line for each schedule, and write one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", help="a result whose cycles are taken instead of running the hardware")
-    parser.add_argument("--fit", action="store_true", help="look for better numbers")
+    parser.add_argument("--large", action="store_true", help="16 nodes, and larger payloads, too")
+    parser.add_argument("--decode", action="store_true", help="a decode step, too")
     parser.add_argument("--out", help="where the JSON object goes; otherwise to the terminal")
     args = parser.parse_args()
     profile = infinitely_fast(load_profile(PROFILE))
-    if args.cycles:
-        rows = json.loads(Path(args.cycles).read_text(encoding="utf-8"))["rows"]
-    else:
-        rows = [row for case in cases() for row in measured(case)]
-    if args.fit:
-        print(f"cycles that would fit best: {fit(rows, profile)}", file=sys.stderr)
+    known = json.loads(Path(args.cycles).read_text(encoding="utf-8")) if args.cycles else {}
+    rows = known.get("rows") or [row for case in cases() for row in measured(case)]
+    if args.large and not known:
+        rows += [row for case in large_cases() for row in measured(case, DECODED[:1])]
+    steps = known.get("decode") or ([*all_steps()] if args.decode else [])
+    steps = compared_steps(steps, load_profile(PROFILE))
     rows = compared(rows, profile)
     for row in rows:
         said = row.get("refused") or f"{row['cycles']['prefill']:>7,} {row['model']:>7,} {row['ratio'] - 1:+.1%}"
         print(f"{row['schedule']:24} {row['decode_tokens']} {said}", file=sys.stderr)
+    for step in steps:
+        print(
+            f"decode, {step['nodes']} nodes, {step['context']:,} tokens {step['cycles']} {step['ratio']}",
+            file=sys.stderr,
+        )
     label = load_profile(PROFILE).label
     print(f"worst {worst(rows):.1%} on {label}; outside {BAND:.0%}: {outside(rows)}", file=sys.stderr)
-    found = environment(["python", *sys.argv]) | {"profile": label, "band": BAND, "rows": rows}
+    found = environment(["python", *sys.argv]) | {"profile": label, "band": BAND, "rows": rows, "decode": steps}
     text = json.dumps(found, indent=1)
     if args.out:
         Path(args.out).write_text(text + "\n", encoding="utf-8")

@@ -81,7 +81,7 @@ SIM = [
         "unknown key 'node' in my.toml, line 1: did you mean 'nodes'? known are name, policies, nodes, prompt_tokens, "
         "chunk_tokens, node_tokens, memory, profile, topology, seeds, alpha, stream_slots, buffer, "
         "drain_chunks, layers, "
-        "spread, model, cluster",
+        "spread, decode, model, cluster",
     ),
     ("nodes = 4", "nodes = ", "cannot read my.toml as TOML (Invalid value (at line 1, column 9)): correct that line"),
 ]

@@ -342,7 +342,7 @@ TABLE: dict[str, Runner] = {
     "mcf sim run examples/tight.toml": simulates,
     "mcf sim run examples/stragglers.toml --profile gpu-10g": simulates,
     "mcf sim run examples/one-case.toml --save-trace trace.json": simulates,
-    "mcf sim run examples/one-case.toml --profile kr260-rtl": simulates,
+    "mcf sim run examples/decode-step.toml --profile kr260-rtl": simulates,
     "mcf show --play trace.json": replays,
     "mcf show --play trace.json --out replay.html": replays,
     "mcf rtl test --quick": hardware("-m not full"),

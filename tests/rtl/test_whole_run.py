@@ -72,6 +72,7 @@ def obey(sched: Schedule, mesh: Mesh, *, decode_tokens: int, **how: object) -> R
     assert got.peak_bytes == law.peak_bytes
     assert got.certificate.is_exact == law.certificate.is_exact
     assert got.exact_states == num_states(sched, decode_tokens)
+    assert got.exact_merges == got.merged == sched.meta.num_nodes * decode_tokens * sched.meta.num_layers * 2
     return got
 
 

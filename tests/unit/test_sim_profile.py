@@ -6,11 +6,14 @@ import pytest
 
 from mcf.errors import UnknownNameError, UserError
 from mcf.sim import NAMES, load_profile
-from mcf.sim.profile import NUMBERS, PACKETS, parse_profile
+from mcf.sim.profile import NUMBERS, PACKETS, TILES, parse_profile
 
 GOOD = 'name = "mine"\nphysical = true\n' + "".join(f'[{key}]\nvalue = 2.0\nsource = "mine"\n' for key in NUMBERS)
 
 GOOD_NUMBER = '[flops_s]\nvalue = 7.0\nsource = "here"\n'
+
+
+OF_HARDWARE = (*PACKETS, *TILES, "attention_flops_s")
 
 
 def refused(text: str, file: str, says: str) -> None:
@@ -28,7 +31,7 @@ def test_the_presets() -> None:
 def test_every_number_of_a_preset_has_a_source(name: str) -> None:
     profile = load_profile(name)
     assert profile.name == name
-    assert set(profile.sources) == {*NUMBERS, *(PACKETS if name == "kr260-rtl" else ())}
+    assert set(profile.sources) == {*NUMBERS, *(OF_HARDWARE if name == "kr260-rtl" else ())}
     assert all(source.strip() for source in profile.sources.values())
     assert profile.physical == (name not in ("paper16k-fitted", "kr260-rtl"))
 

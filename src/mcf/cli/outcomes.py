@@ -9,6 +9,7 @@ from mcf.study import FLAGS, Item, Row, Study
 from mcf.units import format_bytes, format_seconds
 
 _NONE = "-"
+_TOKEN_PARTS = ("token_s", "products_s", "attention_s", "network_s", "head_s")
 
 
 def print_study(stream: TextIO, study: Study) -> None:
@@ -17,6 +18,8 @@ def print_study(stream: TextIO, study: Study) -> None:
     console(stream).print(f"{study.settings}\n")
     if study.rows:
         _print_rows(stream, study.rows)
+        if tokens := [row for row in study.rows if row.decode]:
+            _print_tokens(stream, tokens)
     values = [item for item in study.items if item.published is not None]
     if values:
         _print_values(stream, values)
@@ -37,6 +40,22 @@ def _print_rows(stream: TextIO, rows: tuple[Row, ...]) -> None:
     _print_aligned(stream, names + ["seed"] * seeds + ["topology"] * topologies, lines)
     for why, count in Counter(row.why for row in rows if row.why).items():
         console(stream).print(f"no: {why}{f' ({count} rows)' if count > 1 else ''}", soft_wrap=True)
+    print(file=stream)
+
+
+def _print_tokens(stream: TextIO, rows: Sequence[Row]) -> None:
+    """One generated token of each row that has it; what is only assumed stands apart, with its words below."""
+    names = ["policy", "N", "profile", "token (model)", "products", "attention", "network", "output head"]
+    is_assumed = any("assumed" in (row.decode or {}) for row in rows)
+    lines = []
+    for row in rows:
+        parts = row.decode or {}
+        times = [parts[name] for name in _TOKEN_PARTS] + [parts.get("processor_s")] * is_assumed
+        cells = [_NONE if value is None else format_seconds(float(value)) for value in times]
+        lines.append([row.policy, str(row.nodes), row.profile, *cells])
+    _print_aligned(stream, names + ["processor (assumed, not in the sum)"] * is_assumed, lines)
+    for words in dict.fromkeys(str(row.decode["assumed"]) for row in rows if row.decode and "assumed" in row.decode):
+        console(stream).print(words, soft_wrap=True)
     print(file=stream)
 
 

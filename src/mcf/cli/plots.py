@@ -115,7 +115,7 @@ def page(study: Study, png: bytes) -> str:
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{_text(study.title)}</title>'
         f"<style>{_STYLE}</style>\n<h1>{_text(study.title)}</h1><p>{_text(study.settings)} Model time is what the "
         f"simulator says; nothing here was measured with a clock.</p>\n{picture}\n{items}\n<h2>Simulated rows</h2>"
-        f"{_rows(study.rows)}</html>\n"
+        f"{_rows(study.rows)}{_tokens(study.rows)}</html>\n"
     )
 
 
@@ -138,6 +138,20 @@ def _rows(rows: tuple[Row, ...]) -> str:
     shown = [name for name in _ROW_NAMES if any(getattr(row, name) is not None for row in rows)]
     lines = ["".join(f"<td>{_cell(getattr(row, name))}</td>" for name in shown) for row in rows]
     return _table([f"{name} (model time)" if name == "ttft_s" else name for name in shown], lines)
+
+
+def _tokens(rows: tuple[Row, ...]) -> str:
+    """Parts of a generated token, where they were asked for."""
+    found = [(row, row.decode) for row in rows if row.decode]
+    if not found:
+        return ""
+    parts = list(dict.fromkeys(name for _, token in found for name in token))
+    lines = [
+        "".join(f"<td>{_cell(cell)}</td>" for cell in (row.policy, row.profile, *map(token.get, parts)))
+        for row, token in found
+    ]
+    names = [f"{name} (model time)" if name.endswith("_s") else name for name in parts]
+    return "<h2>One generated token</h2>" + _table(["policy", "profile", *names], lines)
 
 
 def _table(names: tuple[str, ...] | list[str], lines: list[str]) -> str:

@@ -111,5 +111,5 @@ def _profile_row(name: str) -> list[str]:
     return [
         name,
         *(f"{value:.4g}" for value in numbers),
-        "yes" if p.physical else "no: assumed clock" if p.clock_hz else "no: fitted",
+        "yes" if p.physical else f"no: {p.clock_hz / 1e6:g} MHz assumed" if p.clock_hz else "no: fitted",
     ]

@@ -67,6 +67,10 @@ class Holding(ABC):
         """The descriptors that take the records are posted: make those that are not ready."""
         return
 
+    def record(self, source: int, tick: int, head: int) -> BlockState:
+        """One query head's state of a row of decode, as the golden model has it."""
+        raise NotImplementedError
+
     @abstractmethod
     def merged(self, tick: int, head: int, block: BlockState) -> PartialState:
         """The state, over all query heads, that the reduction unit made of one."""
@@ -178,6 +182,11 @@ def padded(parts: Iterable[bytes]) -> tuple[bytes, list[int]]:
 
 def record_bytes(blocks: BlockState, row: int, head: int, child: int) -> bytes:
     """The record of one query head of one row."""
+    beats = to_beats(only(blocks, row, head), child, OUT_BEATS)
+    return b"".join(beat.to_bytes(BEAT_BYTES, "little") for beat in beats)
+
+
+def only(blocks: BlockState, row: int, head: int) -> BlockState:
+    """One query head of one row."""
     exponent, sum_, out, count = (x[row, head] for x in (blocks.exponent, blocks.sum_, blocks.out, blocks.count))
-    one = BlockState(exponent=exponent, sum_=sum_, out=out, count=count)
-    return b"".join(beat.to_bytes(BEAT_BYTES, "little") for beat in to_beats(one, child, OUT_BEATS))
+    return BlockState(exponent=exponent, sum_=sum_, out=out, count=count)

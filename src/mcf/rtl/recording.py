@@ -34,6 +34,7 @@ class RtlOutcome(Outcome):
     wall_s: float = 0.0
     waveform: bytes = b""
     exact_states: int = 0
+    exact_merges: int = 0
     memory_beats: tuple[int, ...] = ()
 
 

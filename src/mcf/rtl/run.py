@@ -15,6 +15,7 @@ from mcf.rtl.holding import Holding
 from mcf.rtl.integers import Integers
 from mcf.rtl.lower import Lowered, lower
 from mcf.rtl.lower_whole import lower_whole
+from mcf.rtl.merge_check import MergeCheck
 from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.node import Node
 from mcf.rtl.number import Array
@@ -89,6 +90,7 @@ class Run:
         self.waiting: list[tuple[int, int, list[int]]] = []  # sends, and the receivers that have not all posted
         self.under_way: dict[tuple[int, int], tuple[int, set[int]]] = {}  # (row, tick) -> first cycle, nodes to reach
         self.recording = Recording(program, tensors[0].shape)
+        self.merge_check = MergeCheck(program, low, lambda number: self.nodes[number].compute)
         self.nodes = [Node(self, n) for n in range(sched.meta.num_nodes)]
 
     def compute_of(self, number: int) -> Holding:
@@ -217,6 +219,7 @@ class Run:
             links=self.board.link_use(),
             merged=sum(counts["merged"] for counts in counters),
             exact_states=sum(node.compute.num_exact for node in self.nodes),
+            exact_merges=self.merge_check.num_exact,
             memory_beats=tuple(node.memory_beats for node in self.board.nodes),
             counters=counters,
         )

@@ -77,7 +77,9 @@ class Slots:
         head_dim = self.low.sched.meta.head_dim
         assert len(beats) >= num_payload_beats(head_dim)
         tick = self.tags[header["tag"], header["layer"]].popleft()
-        self.results[tick][header["block"]] = row_of(from_beats(beats, head_dim)[0])
+        block = from_beats(beats, head_dim)[0]
+        self.run.merge_check.check(self.number, tick, header["block"], block)
+        self.results[tick][header["block"]] = row_of(block)
         if self.is_complete(tick):
             for row in self.low.merges[self.number].inputs:
                 if self.run.program.rows[row].kind == RECV:

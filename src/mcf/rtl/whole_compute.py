@@ -12,7 +12,7 @@ from mcf.attn import PartialState
 from mcf.rtl.attending import NEXT_RECORD, Attending, Key, RowWork, no_blocks, put_block
 from mcf.rtl.board import Board, Packet
 from mcf.rtl.golden.state import BlockState, decode, encode, from_beats
-from mcf.rtl.holding import Cell, Holding, padded, record_bytes
+from mcf.rtl.holding import Cell, Holding, only, padded, record_bytes
 from mcf.rtl.integers import Integers, pack_queries, rounded, unpack_queries
 from mcf.rtl.lower import Lowered, Message
 from mcf.rtl.lower_whole import RECORD_BYTES
@@ -41,6 +41,7 @@ class WholeCompute(Holding):
         board.nodes[node].address = pages.end
         self.attending = Attending(board, node, group=self.meta.group_heads, route=low.own[node], end=self._came_back)
         self.blocks: dict[Key, BlockState] = {}
+        self.made: dict[tuple[int, int, int], list[int]] = {}  # row, tick, query head -> what hardware must make
         self.direct: set[Key] = set()  # rows whose states go to reduction units when these are ready
 
     # --- what this node makes ---
@@ -214,6 +215,16 @@ class WholeCompute(Holding):
         if (source, tick) in self.direct:
             for batch in self._batches(source, tick, child=child):
                 self.attending.give((source, tick), batch)
+                first = batch.head * self.meta.group_heads
+                self.made.update({(source, tick, first + i): record for i, record in enumerate(batch.records)})
+
+    def record(self, source: int, tick: int, head: int) -> BlockState:
+        """One query head's state of a row of decode, as the golden model has it."""
+        head_dim = self.meta.head_dim
+        if (source, tick) in self.direct:
+            made = self.made.get((source, tick, head))
+            return only(no_blocks(1, 1, head_dim), 0, 0) if made is None else from_beats(made, head_dim)[0]
+        return only(self._blocks(source, tick), 0, head)
 
     def merged(self, tick: int, head: int, block: BlockState) -> PartialState:
         """The state, over all query heads, that the reduction unit made of one."""

@@ -13,7 +13,7 @@ from typing import NoReturn
 from mcf.errors import RunError
 from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import COMPUTE, NIC, RECV, SEND
-from mcf.sim.events import DONE, ENTER, PASSED, Event
+from mcf.sim.events import DONE, ENTER, MEMORY, PASSED, Event
 from mcf.sim.network import Network
 from mcf.sim.packets import PacketTransfers
 from mcf.sim.program import Program
@@ -41,6 +41,7 @@ class Machine:
         self.network = network
         reduction = Reduction(sched, num_ticks, has_ports=network.has_ports) if merges else None
         self.transfers = self._transfers(reduction)
+        self.hands_over = isinstance(self.transfers, PacketTransfers)
         self.lanes = [[self.program.lane(n, lane) for lane in (COMPUTE, NIC)] for n in nodes]
         self.heads = [[0, 0] for _ in nodes]
         self.busy = [False for _ in nodes]
@@ -65,6 +66,9 @@ class Machine:
                 self._finish(inst, now)
                 if awake:
                     self._settle(now)
+            elif rank == MEMORY:
+                self._run_memory(inst, now)
+                self._settle(now)
             elif rank >= ENTER:
                 transfers.enter(inst, now)
             elif rank == PASSED:
@@ -92,7 +96,7 @@ class Machine:
             node = walker // WALKERS
             kind = walker - node * WALKERS
             if kind == LEDGER:
-                self._run_memory(node, now)
+                self._run_ledger(node, now)
             elif kind == NIC:
                 self._run_nic(node, now)
             else:
@@ -158,6 +162,13 @@ class Machine:
                 self.transfers.send(inst, now)
             else:
                 heappush(self.heap, (now + self.seconds[row], DONE, inst))
+
+    def _run_ledger(self, node: int, now: float) -> None:
+        """Memory moves at once; where packets are ordered one by one, behind what is ready to be handed over."""
+        if self.hands_over and now:
+            heappush(self.heap, (now, MEMORY, node))
+        else:
+            self._run_memory(node, now)
 
     def _run_memory(self, node: int, now: float) -> None:
         """Take and give back memory in list order; a give waits for the last use."""

@@ -1,61 +1,44 @@
-"""Packets under way: payloads share links and ports, cut through the nodes between, and leave a node in turn.
+"""Packets under way: what a node orders, hands over and receives; between nodes they are `sim.routers`' packets.
 
 This is `sim.transfers` for hardware whose profile says `port_bytes_s`: all that a node sends leaves it by one port, all
 that it receives enters it by one. A send is a row of packets, each with a header, that go down the whole tree of their
-receivers at once, at the rate of its slowest place; they start when all receivers have posted (where receivers may wait
-for each other, each gets packets of its own). Posting is a packet too: a header to the sender. What a node sends
-leaves in the order in which it was handed over. Where several payloads meet, packets take turns: each gets an equal
-part, and what another place keeps it from using goes to the others (max-min fairness).
+receivers at once; they start when all receivers have posted (where receivers may wait for each other, each gets packets
+of its own). Posting is a packet too: a header to the sender. What a node sends leaves in the order in which it was
+handed over: it is ordered by descriptors, fetched, stored whole packet by packet, and sent.
 """
 
 import math
 from array import array
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappush
 
 import numpy as np
 
 from mcf.cluster import SWITCH
-from mcf.schedule.deadlock import lone_copies
-from mcf.schedule.packets import BLOCK_TOKENS
-from mcf.schedule.schedule import Array, Schedule
-from mcf.schedule.steps import DECODE, KV, RECV
-from mcf.sim.events import DONE, ENTER, ENTER_AHEAD, LEAVE, PASSED, Event
-from mcf.sim.network import Line, Link, Network
+from mcf.schedule.schedule import Array
+from mcf.schedule.steps import DECODE, RECV
+from mcf.sim.events import DONE, ENTER, ENTER_AHEAD, LEAVE, Event
+from mcf.sim.messages import num_descriptors, num_packets
+from mcf.sim.network import Link, Network
 from mcf.sim.profile import Profile
 from mcf.sim.program import Program
+from mcf.sim.routers import CHECK, GRANT, Routers, Train
+from mcf.sim.ways import Tree, Ways, has_circle, ports_of
 
 BATCH = 16  # descriptors that are written before the network half hears of them
+VISITS = 400_000  # of packets at routers; where there were more, several packets of a payload move as one
+TRAINS = 4  # but a payload is at least so many, if it has as many packets
 
 
 class Flow:
-    """A payload on its way to the receives of one group, or the posting of a receive (`lines` is empty)."""
+    """A payload on its way to the receives of one group, or the posting of a receive (`send` is -1)."""
 
-    __slots__ = (
-        "due",
-        "ends",
-        "has_ended",
-        "left",
-        "lines",
-        "links",
-        "most",
-        "node",
-        "rate",
-        "send",
-        "since",
-        "start",
-        "told",
-    )
+    __slots__ = ("handed", "hops", "node", "recvs", "send", "tree")
 
-    def __init__(self, send: int, node: int, num_bytes: float, most: float) -> None:
-        self.send, self.node, self.left, self.most = send, node, num_bytes, most
-        self.ends: list[tuple[int, float]] = []  # (receive, seconds behind the last byte)
-        self.links: list[Link] = []
-        self.lines: list[Line] = []
-        self.rate = self.since = self.start = 0.0
-        self.has_ended = False
-        self.due = self.told = math.inf  # when it ends, and the first event that says so
+    def __init__(self, send: int, node: int, tree: Tree, recvs: dict[int, int]) -> None:
+        self.send, self.node, self.tree, self.recvs = send, node, tree, recvs
+        self.handed = 0.0  # when the first descriptor is written
+        self.hops: dict[Link, tuple[float, float]] = {}
 
 
 class PacketTransfers:
@@ -64,81 +47,58 @@ class PacketTransfers:
     def __init__(self, program: Program, network: Network, heap: list[Event]) -> None:
         self.program, self.network, self.heap, self.ticks = program, network, heap, program.num_ticks
         steps = program.sched.steps
-        self.port = _Port(network.profile)
+        self.port = port = Port(network.profile)
         self.ref: list[int] = steps["ref"].tolist()
         self.size: list[int] = program.sched.row_bytes.tolist()
         self.chunk: list[int] = steps["chunk"].tolist()
         self.hops = array("d")  # send instance, from, to, start, end; and the next
-        self.groups: dict[int, list[list[int]]] = {}  # of a send: receives that get one packet together
-        self.group: dict[int, list[int]] = {}  # the same of each receive
-        self.way: dict[int, list[Link]] = {}
         recvs = np.flatnonzero((steps["kind"] == RECV) & (steps["stage"] != DECODE)).tolist()
-        self._set_groups(recvs)
+        topology = network.cluster.topology
+        self.ways = Ways(program, topology, recvs, self.ref)
         self.started, self.posted = (bytearray(len(steps) * self.ticks) for _ in range(2))
         counts = np.bincount([self.ref[recv] for recv in recvs], minlength=len(steps))
         self.undelivered: list[int] = np.repeat(counts, self.ticks).tolist()
         nodes = range(program.sched.meta.num_nodes)
-        self.inward = [Line(-1, (SWITCH, n), 1 / self.port.rate, 0.0, []) for n in nodes]
         self.flows: list[Flow] = []
-        self.queue: list[deque[int]] = [deque() for _ in nodes]
-        self.free = [0.0 for _ in nodes]  # when a node can hand over the next payload
-        self.num_descriptors: dict[int, int] = {}
-        self.is_sending = [False for _ in nodes]
-        self.users: dict[Line, set[int]] = {}
+        self.free = [0.0 for _ in nodes]  # when a node's processor can write the next descriptor
+        self.fetched = [0.0 for _ in nodes]  # when all that a node has handed over has been fetched
+        self.counted: dict[int, tuple[int, int]] = {}
+        self.thin = max(self._num_visits() / VISITS, 1.0)
+        room = math.inf if has_circle(self.ways.all_trees()) else port.buffer_s
+        self.routers = Routers(heap, self, port.header_s, room)
         self.entered: Array = np.zeros((program.sched.meta.num_chunks, len(nodes)))  # seconds at the receivers' ports
 
-    def _set_groups(self, recvs: Sequence[int]) -> None:
-        sched, alone = self.program.sched, lone_copies(self.program.sched)
-        into: dict[int, dict[int, Link]] = {}
-        for recv in recvs:
-            ref = self.ref[recv]
-            groups = self.groups.setdefault(ref, [])
-            if not groups or ref in alone:
-                groups.append([])
-            groups[-1].append(recv)
-            self.group[recv] = groups[-1]
-            self.way[recv] = self._way(recv, ref, sched.routes, into)
-
-    def _way(
-        self, recv: int, ref: int, routes: Sequence[tuple[Link, ...]], into: dict[int, dict[int, Link]]
-    ) -> list[Link]:
-        """The links from the sender to a receiver."""
-        root, dst, route = self.program.node[ref], self.program.dst[ref], self.program.route[ref]
-        if route < 0:
-            return [(root, dst)]
-        if dst >= 0:
-            return list(routes[route])
-        edges = into.setdefault(route, {edge[1]: edge for edge in routes[route]})
-        out = [edges[self.program.node[recv]]]
-        while out[-1][0] != root:
-            out.append(edges[out[-1][0]])
-        return out[::-1]
+    def _num_visits(self) -> int:
+        """How often a packet passes a router, in all."""
+        groups = self.ways.groups.items()
+        visits = sum(self._counts(row)[1] * len(self.ways.tree(group).outs) for row, mine in groups for group in mine)
+        return visits * self.ticks
 
     # --- what the machine says ---
 
     def post(self, inst: int, now: float) -> None:
         """A receive is posted: its sender hears of it by a header."""
-        flow = Flow(-1, self.program.node[inst // self.ticks], 0.0, math.inf)
-        flow.ends = [(inst, self._latency([(b, a) for a, b in self.way[inst // self.ticks]]))]
-        self.flows.append(flow)
+        recv = inst // self.ticks
+        sender = self.program.node[self.ref[recv]]
+        self.flows.append(Flow(-1, self.program.node[recv], self.ways.back(recv), {sender: inst}))
         self._hand_over(len(self.flows) - 1, now, 1)
 
     def send(self, inst: int, now: float) -> None:
         """A send starts: its node has the payload."""
         self.started[inst] = 1
         row, tick = divmod(inst, self.ticks)
-        for group in self.groups[row]:
+        for group in self.ways.groups[row]:
             self._start_if_all(group, tick, now)
 
     def enter(self, inst: int, now: float) -> None:
         """A sender hears of a posted receive; or a payload's turn to be handed over, behind what is posted just now."""
         if inst >= len(self.posted):
-            flow = self.flows[inst - len(self.posted)]
-            self._hand_over(inst - len(self.posted), now, self._descriptors(flow.send // self.ticks))
+            number = inst - len(self.posted)
+            self._hand_over(number, now, self._counts(self.flows[number].send // self.ticks)[0])
             return
         self.posted[inst] = 1
         recv, tick = divmod(inst, self.ticks)
-        self._start_if_all(self.group[recv], tick, now)
+        self._start_if_all(self.ways.group[recv], tick, now)
 
     def arrive(self, inst: int, now: float) -> int:
         """A delivery has ended; returns its send's instance when that was the last one, else -1."""
@@ -147,192 +107,105 @@ class PacketTransfers:
         self.undelivered[send] -= 1
         return -1 if self.undelivered[send] else send
 
-    def leave(self, number: int, now: float) -> None:
-        """A payload is ready to leave its node."""
-        node = self.flows[number].node
-        self.queue[node].append(number)
-        if not self.is_sending[node]:
-            self._next(node, now)
-
     def passed(self, number: int, now: float) -> None:
-        """The last byte of a payload has left, unless others have held it up since."""
-        flow = self.flows[number]
-        if flow.has_ended:
-            return
-        flow.told = math.inf
-        if flow.due > now:
-            self._tell(number)
-            return
-        flow.has_ended = True
-        others = self._withdraw(number, now)
-        self._next(flow.node, now)
-        if others:
-            self._share(others, now)
+        """A router's turn."""
+        self.routers.passed(number, now)
 
-    # --- payloads ---
+    # --- a node's own part ---
 
     def _start_if_all(self, group: Sequence[int], tick: int, now: float) -> None:
         ticks, row = self.ticks, self.ref[group[0]]
         send = row * ticks + tick
         if not self.started[send] or not all(self.posted[recv * ticks + tick] for recv in group):
             return
-        flow = Flow(send, self.program.node[row], self.port.wire_bytes(self.size[row]), self.port.rate)
-        flow.links = list(dict.fromkeys(link for recv in group for link in self.way[recv]))
-        for recv in group:
-            end = self._latency(self.way[recv]) + self.port.delivery_s
-            flow.ends.append((recv * ticks + tick, end))
-            flow.lines.append(self.inward[self.program.node[recv]])
-        flow.lines += self._lines(flow)
+        recvs = {self.program.node[recv]: recv * ticks + tick for recv in group}
         heappush(self.heap, (now, ENTER_AHEAD, len(self.posted) + len(self.flows)))
-        self.flows.append(flow)
+        self.flows.append(Flow(send, self.program.node[row], self.ways.tree(group), recvs))
 
-    def _lines(self, flow: Flow) -> list[Line]:
-        """The links of a flow; on a switch the ports of its receivers, and of slow pairs the speed."""
-        if not self.network.has_ports:
-            return [self.network.line(a, b) for a, b in flow.links]
-        for a, b in flow.links:
-            flow.most = min(flow.most, self.network.profile.link_rate(a, b))
-        return [self.network.line(SWITCH, b) for _, b in flow.links]
-
-    def _latency(self, way: Iterable[Link]) -> float:
-        if self.network.has_ports:
-            return sum(self.network.into(a, b, 0)[2] for a, b in way)
-        return sum(self.network.line(a, b).latency for a, b in way)
-
-    def _descriptors(self, row: int) -> int:
-        found = self.num_descriptors.get(row)
+    def _counts(self, row: int) -> tuple[int, int]:
+        """Descriptors and packets of a send."""
+        found = self.counted.get(row)
         if found is None:
-            found = self.num_descriptors[row] = num_descriptors(self.program.sched, row)
+            sched, packet = self.program.sched, self.port.packet
+            packets = 1 if packet is None else num_packets(sched, row, packet)
+            found = self.counted[row] = num_descriptors(sched, row), packets
         return found
+
+    def _pair(self, recv: int) -> tuple[float, float]:
+        """On a switch: how many times longer a byte takes between two nodes than at their ports, and seconds more."""
+        if not self.network.has_ports:
+            return 1.0, 0.0
+        found = [self.network.into(a, b, 1) for a, b in self.ways.links[recv]]
+        return max(weight for _, weight, _ in found), sum(latency - line.latency for line, _, latency in found)
 
     def _hand_over(self, number: int, now: float, count: int) -> None:
         """A node writes its descriptors one after the other; a payload leaves once it has the first few."""
-        node, each = self.flows[number].node, self.port.descriptor_s
-        start = max(now, self.free[node])
-        self.free[node] = start + count * each
-        heappush(self.heap, (start + min(count, BATCH) * each, LEAVE, number))
+        flow = self.flows[number]
+        flow.handed = max(now, self.free[flow.node])
+        self.free[flow.node] = flow.handed + self.port.written_s(count)
+        heappush(self.heap, (flow.handed + self.port.written_s(min(count, BATCH)), LEAVE, number))
 
-    def _next(self, node: int, now: float) -> None:
-        """Let the next payload leave a node."""
-        self.is_sending[node] = bool(self.queue[node])
-        if not self.queue[node]:
+    def leave(self, number: int, now: float) -> None:
+        """A payload's first descriptors are there: packets are fetched and stand at the router one by one."""
+        flow, port, node = self.flows[number], self.port, self.flows[number].node
+        if flow.send < 0:
+            at = max(now + port.delivery_s / 2, self.fetched[node])
+            self.routers.enter(node, Train(number, flow.tree, port.header_s, port.header_s, is_last=True), at)
             return
-        number = self.queue[node].popleft()
-        flow = self.flows[number]
-        flow.start = flow.since = now
-        if not flow.lines:
-            flow.due = now + self.port.header_s
-            self._tell(number)
+        row = flow.send // self.ticks
+        count, packets = self._counts(row)
+        trains = min(packets, max(math.ceil(packets / self.thin), TRAINS))
+        num_bytes = self.size[row] / port.rate * max(self._pair(recv // self.ticks)[0] for recv in flow.recvs.values())
+        seconds, first = (num_bytes + packets * port.header_s) / trains, num_bytes / packets + port.header_s
+        for index in range(trains):
+            written = flow.handed + port.written_s(min(count, (index * count // trains // BATCH + 1) * BATCH))
+            start = max(written + port.delivery_s / 2, self.fetched[node])
+            self.fetched[node] = start + seconds - port.header_s
+            train = Train(number, flow.tree, seconds, first, is_last=index == trains - 1)
+            self.routers.enter(node, train, start + first - port.header_s)
+
+    # --- what the routers say ---
+
+    def ports(self, router: int) -> list[int | None]:
+        """Whom a router's inputs are from."""
+        return ports_of(self.network.cluster.topology, self.program.sched.meta.num_nodes, router)
+
+    def pace(self, a: int, b: int) -> float:
+        """How many times longer than at a port a byte takes on a link; on a switch, where it is slower."""
+        return max(self.network.line(a, b).pace * self.port.rate, 1.0)
+
+    def onward(self, a: int, b: int) -> float:
+        """From the start at a router to the header at the next; a switch counts as one hop."""
+        if b == SWITCH:
+            return 0.0
+        return max(self.network.line(a, b).latency - (CHECK + GRANT) * self.port.header_s, 0.0)
+
+    def crosses(self, train: Train, a: int, b: int, at: float, seconds: float) -> None:
+        """A train starts on a link."""
+        flow = self.flows[train.number]
+        self.network.line(a, b).busy += train.seconds * self.pace(a, b)
+        if flow.send >= 0:
+            end = at + seconds + self.onward(a, b)
+            flow.hops[a, b] = (flow.hops.get((a, b), (at, 0.0))[0], end)
+
+    def delivered(self, number: int, node: int, at: float) -> None:
+        """The last packet has left a receiver's router."""
+        flow, port = self.flows[number], self.port
+        inst = flow.recvs[node]
+        if flow.send < 0:
+            heappush(self.heap, (at + port.delivery_s / 2, ENTER, inst))
             return
-        for line in flow.lines:
-            line.busy += flow.left * line.pace
-            self.users.setdefault(line, set()).add(number)
-        self._share([number], now)
-
-    def _withdraw(self, number: int, now: float) -> set[int]:
-        """End a payload; returns those that shared a line with it."""
-        flow = self.flows[number]
-        if not flow.lines:
-            ((inst, latency),) = flow.ends
-            heappush(self.heap, (now + latency, ENTER, inst))
-            return set()
-        others = set[int]()
-        for line in flow.lines:
-            self.users[line].discard(number)
-            others |= self.users[line]
-        for a, b in flow.links:
-            self.hops.extend((flow.send, a, b, flow.start, now + self._latency([(a, b)])))
-        seconds = self.port.wire_bytes(self.size[flow.send // self.ticks]) / self.port.rate
-        for inst, latency in flow.ends:
-            recv = inst // self.ticks
-            self.entered[self.chunk[recv], self.program.node[recv]] += seconds
-            heappush(self.heap, (now + latency, DONE, inst))
-        return others
-
-    # --- rates ---
-
-    def _tell(self, number: int) -> None:
-        flow = self.flows[number]
-        if flow.due < flow.told:
-            flow.told = flow.due
-            heappush(self.heap, (flow.due, PASSED, number))
-
-    def _share(self, numbers: Iterable[int], now: float) -> None:
-        """Set the rates of payloads, and of all whom they touch."""
-        found = self._touched(numbers)
-        for number in found:
-            flow = self.flows[number]
-            flow.left -= flow.rate * (now - flow.since)
-            flow.since = now
-        for number, rate in fair_rates({n: (self.flows[n].most, self.flows[n].lines) for n in found}).items():
-            flow = self.flows[number]
-            flow.rate, flow.due = rate, now + max(flow.left, 0.0) / rate
-            self._tell(number)
-
-    def _touched(self, numbers: Iterable[int]) -> list[int]:
-        found, todo = set(numbers), list(numbers)
-        while todo:
-            for line in self.flows[todo.pop()].lines:
-                new = self.users[line] - found
-                found |= new
-                todo += new
-        return sorted(found)
+        end = at + port.delivery_s / 2 + self._pair(inst // self.ticks)[1]
+        heappush(self.heap, (end, DONE, inst))
+        row = flow.send // self.ticks
+        seconds = self.size[row] / port.rate + self._counts(row)[1] * port.header_s
+        self.entered[self.chunk[inst // self.ticks], node] += seconds
+        for a, b in self.ways.links[inst // self.ticks]:
+            if hop := flow.hops.pop((SWITCH, b) if self.network.has_ports else (a, b), None):
+                self.hops.extend((flow.send, a, b, *hop))
 
 
-def fair_rates(flows: dict[int, tuple[float, list[Line]]]) -> dict[int, float]:
-    """Max-min fair bytes per second of flows, each with the most it can take and the lines it uses.
-
-    Progressive filling: the place that gives least to each of its flows settles their rates; the rest share the rest.
-    """
-    left: dict[Line, float] = {}
-    users: dict[Line, set[int]] = {}
-    for number, (_, lines) in flows.items():
-        for line in lines:
-            left[line] = 1 / line.pace
-            users.setdefault(line, set()).add(number)
-    out: dict[int, float] = {}
-    while len(out) < len(flows):
-        line, share = min(((line, left[line] / len(users[line])) for line in users), key=lambda one: one[1])
-        slow = [n for n, (most, _) in flows.items() if n not in out and most <= share]
-        for number in slow or sorted(users[line]):
-            out[number] = min(flows[number][0], share)
-            for other in flows[number][1]:
-                left[other] -= out[number]
-                users[other].discard(number)
-                if not users[other]:
-                    del users[other]
-    return out
-
-
-def num_descriptors(sched: Schedule, row: int) -> int:
-    """Orders that a node gives its network half for one layer of a send.
-
-    One for each KV head (of KV: for its keys and its values) and row of equal blocks at equal distances.
-    """
-    step = sched.step(row)
-    if step.payload == KV:
-        chunks, makers = range(step.c_lo, min(step.c_hi, sched.meta.num_chunks)), range(step.m_lo, step.m_hi)
-        spans = sorted(span for chunk in chunks for maker in makers for span in sched.spans(chunk, maker))
-    else:
-        spans = sorted(sched.spans(step.chunk, step.q))
-    blocks = [(at, min(BLOCK_TOKENS, hi - at)) for lo, hi in spans for at in range(lo, hi, BLOCK_TOKENS)]
-    return (step.h_hi - step.h_lo) * (2 if step.payload == KV else 1) * _num_loops(blocks)
-
-
-def _num_loops(blocks: Sequence[tuple[int, int]]) -> int:
-    """How many rows of equal blocks (position, tokens) at equal distances there are, the first as long as can be."""
-    count = at = 0
-    while at < len(blocks):
-        count, end = count + 1, at + 1
-        while end < len(blocks) and blocks[end][1] == blocks[at][1]:
-            if blocks[end][0] - blocks[end - 1][0] != blocks[at + 1][0] - blocks[at][0]:
-                break
-            end += 1
-        at = end
-    return count
-
-
-class _Port:
+class Port:
     """A profile's numbers for a node's port."""
 
     def __init__(self, profile: Profile) -> None:
@@ -341,9 +214,9 @@ class _Port:
         self.packet, self.header = profile.packet_bytes, profile.header_bytes or 0.0
         self.header_s = self.header / self.rate
         self.descriptor_s, self.delivery_s = profile.descriptor_s or 0.0, profile.delivery_s or 0.0
+        self.doorbell_s = profile.doorbell_s or 0.0
+        self.buffer_s = math.inf if profile.buffer_bytes is None else profile.buffer_bytes / self.rate
 
-    def wire_bytes(self, num_bytes: float) -> float:
-        """Bytes of a payload with the headers of its packets."""
-        if self.packet is None:
-            return num_bytes
-        return num_bytes + math.ceil(num_bytes / self.packet) * self.header
+    def written_s(self, count: int) -> float:
+        """Seconds in which so many descriptors are written, and their doorbells."""
+        return count * self.descriptor_s + -(-count // BATCH) * self.doorbell_s

@@ -46,10 +46,14 @@ PACKETS = (
     "port_bytes_s",
     "packet_bytes",
     "header_bytes",
+    "buffer_bytes",
     "descriptor_s",
+    "doorbell_s",
     "delivery_s",
     "clock_hz",
 )
+# hardware whose attention works on tiles of tokens, in decode; and what a reduction unit takes
+TILES = ("tile_tokens", "tile_s", "record_s", "merge_s")
 OF_NODE = ("flops_s", "memory_bytes_s", "memory_bytes", "link_bytes_s", "step_overhead_s", *EXTRAS)
 OF_LINK = ("link_bytes_s", "link_latency_s")
 _KEYS = (
@@ -61,13 +65,14 @@ _KEYS = (
     *NUMBERS,
     *EXTRAS,
     *PACKETS,
+    *TILES,
     "nodes",
     "links",
     "profile",
     "cluster",
 )
-OVERHEADS = ("descriptor_s", "delivery_s")
-_ALL = (*NUMBERS, *EXTRAS, *PACKETS)
+OVERHEADS = ("buffer_bytes", "descriptor_s", "doorbell_s", "delivery_s", *TILES[1:])
+_ALL = (*NUMBERS, *EXTRAS, *PACKETS, *TILES)
 _PRESETS = resources.files("mcf.sim") / "profiles"
 
 
@@ -93,9 +98,12 @@ class Profile:
     says whether such hardware can exist. `sources` says of each number where it is from.
 
     With `port_bytes_s`, payloads are packets (`mcf.sim.packets`): what a node can send, and receive, in all;
-    `packet_bytes` and `header_bytes` of a packet; `descriptor_s` seconds that a node takes to order a message;
-    `delivery_s` what a payload takes beside its links and hops, from the order to the end. `clock_hz`: the clock that
-    the numbers assume, which every output names (`label`).
+    `packet_bytes` and `header_bytes` of a packet; `buffer_bytes` that may wait between two routers before the first
+    lets no more go; `descriptor_s` seconds that a node takes to order a message, and `doorbell_s` to say so, once for
+    16; `delivery_s` what a payload takes beside its packets and hops, from the order to the end. `clock_hz`: the clock
+    that the numbers assume, which every output names (`label`). For decode: attention works on whole tiles of
+    `tile_tokens`, takes `tile_s` more for each KV head and `record_s` for each query head's record; `merge_s` is what
+    the merge of two states adds to their way.
 
     `nodes` are the nodes of a cluster in order, with what differs; `links` what differs of the link of each pair; none
     of them: any number of equal ones. Raises UserError for numbers that cannot be.
@@ -119,9 +127,15 @@ class Profile:
     port_bytes_s: float | None = None
     packet_bytes: float | None = None
     header_bytes: float | None = None
+    buffer_bytes: float | None = None
     descriptor_s: float | None = None
+    doorbell_s: float | None = None
     delivery_s: float | None = None
     clock_hz: float | None = None
+    tile_tokens: float | None = None
+    tile_s: float | None = None
+    record_s: float | None = None
+    merge_s: float | None = None
     note: str = ""
     topology: str = "switch"
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -8,6 +8,7 @@ memory = ["none", "2x", "256MiB"]   # KV budget per node; `2x`: twice its own sh
 profile = "gpu-100g"                # a preset, a TOML file, or a table [profile] of numbers
 topology = "switch"                 # or a table [cluster], as in mcf.cluster.read, instead of nodes and topology
 seeds = [0, 1]                      # with spread = 0.2: each node computes 1 to 1.2 times as long, drawn by seed
+decode = false                      # true: one generated token, too
 layers = 4                          # simulated layers; the others are extrapolated; "all"
 
 [model]                             # name = a shape by name; or folder = a model's; or its numbers
@@ -35,7 +36,19 @@ from mcf.units import parse_bytes, parse_tokens
 
 AUTO, NONE, ALL = "auto", "none", "all"
 _AXES = ("policies", "nodes", "prompt_tokens", "chunk_tokens", "node_tokens", "memory", "profile", "topology", "seeds")
-KEYS = ("name", *_AXES, "alpha", "stream_slots", "buffer", "drain_chunks", "layers", "spread", "model", "cluster")
+KEYS = (
+    "name",
+    *_AXES,
+    "alpha",
+    "stream_slots",
+    "buffer",
+    "drain_chunks",
+    "layers",
+    "spread",
+    "decode",
+    "model",
+    "cluster",
+)
 _SIZES = ("num_layers", "num_q_heads", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size", "vocab_size")
 _BYTES = {
     "kv_bytes": "bytes per element: 0.5, 1, 2 or 4",
@@ -208,6 +221,7 @@ class _Reader:
             else 0,
             "drain_chunks": self._at_least("drain_chunks", 0, 0),
             "spread": self._spread(),
+            "decode": bool(table.get("decode", bool, "true or false", False)),
         }
 
     def _spread(self) -> float:

@@ -10,6 +10,7 @@ from mcf.model import ModelShape
 from mcf.policies import BY_BYTES, PlanRequest, plan
 from mcf.schedule import Report, Schedule, verify
 from mcf.sim import Bounds, Profile, SimResult, bounds, rates_of, simulate
+from mcf.study.token import token_numbers
 
 LAYERS = 4  # simulated layers; the others are extrapolated. Bytes, memory and bounds are exact
 
@@ -18,7 +19,8 @@ LAYERS = 4  # simulated layers; the others are extrapolated. Bytes, memory and b
 class Case:
     """What is asked once. `layers` None simulates every layer; tokens of a chunk count over all nodes.
 
-    `seed` draws how much slower than the profile each node's compute is: a factor from 1 to 1 + `spread`.
+    `seed` draws how much slower than the profile each node's compute is: a factor from 1 to 1 + `spread`. `decode`:
+    one generated token is timed, too.
     """
 
     policy: str
@@ -34,6 +36,7 @@ class Case:
     layers: int | None = LAYERS
     spread: float = 0.0
     seed: int = 0
+    decode: bool = False
 
     @property
     def kv_memory_bytes(self) -> int | None:
@@ -67,6 +70,7 @@ class Row:
     """A case in numbers. Times are model time. What could not run has `why` and no numbers.
 
     `peak_kv_bytes` is the fullest node's; `traffic_bytes` counts each hop; `limit` names the largest of the `bounds`.
+    `decode`: the parts of one generated token (`mcf.study.token`), where it was asked for.
     """
 
     study: str
@@ -86,6 +90,7 @@ class Row:
     bytes: dict[str, int] | None = None
     peak_kv_bytes: int | None = None
     simulated_layers: int | None = None
+    decode: dict[str, float | str] | None = None
     why: str | None = None
     published: dict[str, float] | None = None
     flag: dict[str, str] | None = None
@@ -170,6 +175,7 @@ class Lab:
             peak_kv_bytes=max(ran.report.peak_bytes),
             chunk_tokens=ran.schedule.meta.chunk_tokens,
             simulated_layers=ran.result.simulated_layers,
+            decode=token_numbers(ran.schedule, case.profile, case.shape, case.cluster) if case.decode else None,
         )
 
     def _run(self, case: Case) -> Outcome:
@@ -189,7 +195,7 @@ class Lab:
     def _planned(self, case: Case) -> tuple[Schedule, Report]:
         """Most plans do not depend on speeds: cases that differ in the profile or the seed share them."""
         profile = _NO_PROFILE if case.policy in BY_BYTES else case.profile
-        key = replace(case, profile=profile, layers=None, spread=0.0, seed=0)
+        key = replace(case, profile=profile, layers=None, spread=0.0, seed=0, decode=False)
         if key not in self._schedules:
             sched = plan(case.policy, case.request())
             self._schedules[key] = sched, verify(sched)

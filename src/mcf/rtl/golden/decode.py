@@ -1,17 +1,16 @@
 """What a decode step must give: each node's states by the model of its compute half, merged along the tree."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from mcf.rtl.decode import DecodeCase, Layout, layer_commands
 from mcf.rtl.decode_tree import Tree
 from mcf.rtl.golden.compute import ComputeModel
-from mcf.rtl.golden.state import Accumulator, BlockState, add, finish, merge, start
+from mcf.rtl.golden.reduce import possible_merges
+from mcf.rtl.golden.state import BlockState, merge
 
 States = list[BlockState]  # one for each query head
-T = TypeVar("T", BlockState, Accumulator)
 Order = Callable[[int, int], Sequence[int]]  # node, query head -> its children in the order in which they arrived
 
 
@@ -52,24 +51,7 @@ def _possible(tree: Tree, node: int, states: Mapping[int, States], head: int) ->
         return [states[node][head]]
     parts = [[states[node][head]]]
     parts += [_possible(tree, child, states, head) for child, parent in tree.parent.items() if parent == node]
-    reached: dict[int, list[Accumulator]] = {}  # which parts have arrived, as bits -> what a slot may hold
-    for arrived in range(1, 1 << len(parts)):
-        last = [number for number in range(len(parts)) if arrived >> number & 1]
-        reached[arrived] = _distinct(
-            [acc for number in last for acc in _after(reached.get(arrived ^ 1 << number), parts[number])]
-        )
-    return _distinct([finish(acc) for acc in reached[(1 << len(parts)) - 1]])
-
-
-def _after(before: list[Accumulator] | None, part: States) -> list[Accumulator]:
-    if before is None:
-        return [start(state) for state in part]
-    return [add(acc, state) for acc in before for state in part]
-
-
-def _distinct(found: Sequence[T]) -> list[T]:
-    bits = {(int(s.exponent), int(s.sum_), int(s.count), s.out.tobytes()): s for s in found}
-    return list(bits.values())
+    return possible_merges(parts)
 
 
 def outputs(states: States, v_scales: Sequence[float], head_dim: int) -> np.ndarray:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from mcf.rtl.golden.state import (
     HEADROOM_BITS,
     LANES,
     MAX_CHILDREN,
     Accumulator,
+    BlockState,
     add,
     finish,
     from_beats,
@@ -16,6 +18,7 @@ from mcf.rtl.golden.state import (
 )
 from mcf.schedule.wire import FIELDS, HEADER_BITS, Flags, ReduceOp, pack, unpack
 
+T = TypeVar("T", BlockState, Accumulator)
 MAX_CHILD = (1 << HEADROOM_BITS) - 1
 
 
@@ -104,3 +107,27 @@ def poisoned(header: int) -> int:
 def _raw(header: int) -> dict[str, int]:
     assert 0 <= header < 1 << HEADER_BITS
     return {name: header >> f.low & f.limit - 1 for name, f in FIELDS.items()}
+
+
+def possible_merges(parts: Sequence[Sequence[BlockState]]) -> list[BlockState]:
+    """All results of one merge, for all orders in which its states may arrive; few differ. Of each part there are the
+    states that it may be.
+    """
+    reached: dict[int, list[Accumulator]] = {}  # which parts have arrived, as bits -> what a slot may hold
+    for arrived in range(1, 1 << len(parts)):
+        last = [number for number in range(len(parts)) if arrived >> number & 1]
+        reached[arrived] = _distinct(
+            [acc for number in last for acc in _after(reached.get(arrived ^ 1 << number), parts[number])]
+        )
+    return _distinct([finish(acc) for acc in reached[(1 << len(parts)) - 1]])
+
+
+def _after(before: list[Accumulator] | None, part: Sequence[BlockState]) -> list[Accumulator]:
+    if before is None:
+        return [start(state) for state in part]
+    return [add(acc, state) for acc in before for state in part]
+
+
+def _distinct(found: Sequence[T]) -> list[T]:
+    bits = {(int(s.exponent), int(s.sum_), int(s.count), s.out.tobytes()): s for s in found}
+    return list(bits.values())
