@@ -31,7 +31,7 @@ def test_a_token_is_made_of_its_cycles() -> None:
     beats = every.weight_bytes / 64  # 64 bytes side by side on four ports
     assert every.products_s == pytest.approx(beats / STORED.measured.beats_per_cycle / 200e6)
     assert every.bound_tokens_s == pytest.approx(19.2e9 / (every.weight_bytes + every.kv_bytes))
-    assert "2 of 28 layers" in STORED.says()
+    assert "1 of 28 layers" in STORED.says()
 
 
 @pytest.mark.full

@@ -1,5 +1,5 @@
 """The run of simulated hardware on whose cycles the report's tokens per second stand; `scripts/make-decode` writes it
-down: the paper's model on four nodes at 16K tokens, some of its layers.
+down: the paper's model on four nodes at 16K tokens, one or more of its layers on whole nodes.
 """
 
 import json
