@@ -1,5 +1,6 @@
 """The same mesh twice: instances of a compiled module in the C++ mesh, and one design in Amaranth's simulator."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,14 +8,41 @@ from typing import Any
 import numpy as np
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import Component, In, Out
 from amaranth.sim import Simulator
 
 from mcf.rtl.build.cxxrtl import Library
+from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.mesh.library import Mesh
 
 End = tuple[int, str]
 Taken = list[tuple[int, int]]  # cycle, payload
 WORDS = 5  # of a beat
+LAST = 1 << 128
+
+
+class Cross(Component):
+    """Two queues that cross: what comes in by one goes out by the other, and `moved` counts."""
+
+    def __init__(self) -> None:
+        super().__init__({"inputs": In(BeatStream).array(2), "outputs": Out(BeatStream).array(2), "moved": Out(40)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        for i in range(2):
+            m.submodules[f"queue_{i}"] = queue = SyncFIFOBuffered(width=129, depth=4)
+            source, target = self.inputs[i], self.outputs[1 - i]
+            m.d.comb += [queue.w_data.eq(source.payload), queue.w_en.eq(source.valid), source.ready.eq(queue.w_rdy)]
+            m.d.comb += [target.payload.eq(queue.r_data), target.valid.eq(queue.r_rdy), queue.r_en.eq(target.ready)]
+            with m.If(source.valid & source.ready):
+                m.d.sync += self.moved.eq(self.moved + (1 << 4 * i))
+        return m
+
+
+def beats(num_beats: int, seed: int, packet: int = 5) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.getrandbits(128) | (LAST if i % packet == packet - 1 else 0) for i in range(num_beats)]
 
 
 @dataclass(kw_only=True)

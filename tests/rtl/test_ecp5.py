@@ -15,7 +15,7 @@ from rtl_streams import simulate
 
 def test_what_is_stored_is_of_known_modules_with_one_rate_per_seed() -> None:
     found = ecp5.stored()
-    assert {"barrier", "events", "dispatch", "csr"} <= set(found) <= set(MODULES)
+    assert {"barrier", "events", "dispatch", "csr"} <= set(found) <= set(MODULES) - set(ecp5.JOINED)
     assert {len(placed.mhz) for placed in found.values()} == {len(ecp5.SEEDS)}
     assert all(min(p.mhz) <= p.median_mhz <= max(p.mhz) for p in found.values())
 
@@ -48,6 +48,13 @@ def test_the_harness_gives_every_input_a_bit_and_shifts_the_outputs_out() -> Non
         assert sum(seen) == 1 + 8  # ready, and the event's eight bits; valid is 0 while cleared
 
     simulate(harness, bench)
+
+
+def test_what_is_joined_of_other_modules_is_not_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcf.rtl.report.netlist", lambda *_, **__: {"cells": {}, "ports": {}})
+    monkeypatch.setattr("mcf.rtl.report.build_module", lambda name: None)
+    assert set(ecp5.JOINED) < set(MODULES)
+    assert [row(name, is_placing=True).ecp5_mhz for name in ecp5.JOINED] == [None] * 3
 
 
 @pytest.mark.full

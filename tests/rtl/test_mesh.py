@@ -1,6 +1,5 @@
 """The mesh in C++: the same as Amaranth's simulator beat by beat, and faults where they were asked for."""
 
-import random
 import re
 from pathlib import Path
 
@@ -9,43 +8,15 @@ import pytest
 
 pytest.importorskip("amaranth", reason="pip install -e .[rtl]")
 
-from amaranth.hdl import Module
-from amaranth.lib.fifo import SyncFIFOBuffered
-from amaranth.lib.wiring import Component, In, Out
 
 import mcf
 from mcf.errors import RunError, UserError
 from mcf.rtl.build.cxxrtl import SOURCES, compile_module, missing_compiler
 from mcf.rtl.faults import FaultKind
-from mcf.rtl.hdl.beat import BeatStream
 from mcf.rtl.mesh.library import Mesh, Stop
-from rtl_mesh import WORDS, Plan, in_amaranth, in_cxxrtl, values_of, words_of
+from rtl_mesh import LAST, WORDS, Cross, Plan, beats, in_amaranth, in_cxxrtl, values_of, words_of
 
 needs_compiler = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))
-LAST = 1 << 128
-
-
-class Cross(Component):
-    """Two queues that cross: what comes in by one goes out by the other, and `moved` counts."""
-
-    def __init__(self) -> None:
-        super().__init__({"inputs": In(BeatStream).array(2), "outputs": Out(BeatStream).array(2), "moved": Out(40)})
-
-    def elaborate(self, platform: object) -> Module:
-        m = Module()
-        for i in range(2):
-            m.submodules[f"queue_{i}"] = queue = SyncFIFOBuffered(width=129, depth=4)
-            source, target = self.inputs[i], self.outputs[1 - i]
-            m.d.comb += [queue.w_data.eq(source.payload), queue.w_en.eq(source.valid), source.ready.eq(queue.w_rdy)]
-            m.d.comb += [target.payload.eq(queue.r_data), target.valid.eq(queue.r_rdy), queue.r_en.eq(target.ready)]
-            with m.If(source.valid & source.ready):
-                m.d.sync += self.moved.eq(self.moved + (1 << 4 * i))
-        return m
-
-
-def beats(num_beats: int, seed: int, packet: int = 5) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.getrandbits(128) | (LAST if i % packet == packet - 1 else 0) for i in range(num_beats)]
 
 
 @needs_compiler

@@ -28,7 +28,7 @@ def build(
     out: Annotated[str, typer.Option("--out", metavar="DIR", show_default=False, help="The folder to write to.")],
     debug: Debug = False,
 ) -> None:
-    """Write the Verilog of the node's network half and of each module, the register map and the packet format."""
+    """Write the Verilog of the node and of each module, the register map and the packet format."""
     build_command(out)
 
 

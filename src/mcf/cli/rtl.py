@@ -11,13 +11,14 @@ from mcf.cli.rtl_decode import print_rates
 from mcf.cli.sim import make_folder
 from mcf.cli.tables import print_columns
 from mcf.errors import UserError
-from mcf.rtl.build.ceilings import BUDGET, FIELDS
+from mcf.rtl import paper_decode
+from mcf.rtl.build import ecp5
+from mcf.rtl.build.ceilings import BUDGETS, FIELDS
 from mcf.rtl.build.store import kept
 from mcf.rtl.build.tools import PACKAGES, need, why_not
 from mcf.rtl.build.verilog import rtlil, verilog
 from mcf.rtl.documents import pages
 from mcf.rtl.modules import MODULES, build_module
-from mcf.rtl.rates import paper_rates
 from mcf.rtl.report import CAVEATS, PAPER, Row, report, report_numbers
 
 
@@ -64,16 +65,18 @@ def report_command(*, is_placing: bool, is_json: bool) -> None:
         print(json.dumps(report_numbers(rows), allow_nan=False))
         return
     names = ("module", "LUT", "FF", "DSP", "BRAM36", "URAM", "levels", "ECP5 MHz")
-    budget = [f"{BUDGET[field]:,g}" for field in FIELDS]
-    paper = [f"{PAPER[field]:,g}" for field in FIELDS if field in PAPER]
-    limits = [["budget of the node", *budget, ""], ["paper, Table 2: a whole node", *paper, "", ""]]
-    print_columns(sys.stdout, names, [*(_cells(row) for row in rows), *limits])
+    limits = [[f"budget of {name}", *(f"{top[field]:,g}" for field in FIELDS), ""] for name, top in BUDGETS.items()]
+    paper = ["paper, Table 2: a node", *(f"{PAPER[field]:,g}" for field in FIELDS if field in PAPER), "", ""]
+    print_columns(sys.stdout, names, [*(_cells(row) for row in rows), *limits, paper])
     print()
-    print_rates(paper_rates())
+    run = paper_decode.stored()
+    print_rates(run.rates())
+    print(run.says())
     for line in CAVEATS:
         print(line)
-    if any(row.ecp5_mhz is None for row in rows):
+    if any(row.ecp5_mhz is None and row.name not in ecp5.JOINED for row in rows):
         print("-: not placed since the module changed; `mcf rtl report --place` does it (minutes for each).")
+    print(f"{', '.join(ecp5.JOINED)} are not placed: that takes hours, and whether they fit the part was not tried.")
 
 
 def _cells(row: Row) -> list[str]:

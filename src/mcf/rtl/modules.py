@@ -8,7 +8,8 @@ from typing import Any
 
 from mcf.errors import UnknownNameError
 
-NODE = "node"  # the module that joins the others
+NODE = "node"  # a whole one: both halves and the links
+NETWORK = "network"  # the network half with its links
 # name -> package.module:Class; a class without arguments has the node's sizes. In order of the flow.
 MODULES: Mapping[str, str] = {
     "router": "mcf.rtl.hdl.router:Router",
@@ -25,6 +26,7 @@ MODULES: Mapping[str, str] = {
     "reduce": "mcf.rtl.hdl.reduce:Reduce",
     "kv_dir": "mcf.rtl.hdl.kv_dir:KvDirectory",
     "credit_link": "mcf.rtl.hdl.credit_link:CreditLink",
+    NETWORK: "mcf.rtl.hdl.node:NetworkHalf",
     "compute": "mcf.rtl.hdl.compute:Compute",
     "gemv": "mcf.rtl.hdl.gemv:Gemv",
     "scales": "mcf.rtl.hdl.scales:Scales",
@@ -36,7 +38,7 @@ MODULES: Mapping[str, str] = {
     "state_pack": "mcf.rtl.hdl.state_pack:StatePack",
     "dma_read": "mcf.rtl.hdl.dma_read:DmaPingPong",
     "dma_write": "mcf.rtl.hdl.dma_write:DmaWrite",
-    NODE: "mcf.rtl.hdl.node:Node",
+    NODE: "mcf.rtl.hdl.node:WholeNode",
 }
 
 

@@ -1,8 +1,8 @@
 """Tokens per second of a cluster of nodes by arithmetic: cycles of products, attention, network and processor.
 
-No cycle here was simulated with a whole model: what a tile costs is what the modules were seen to take (tests), the
-clock and the memory's rate are assumed, and the sum has no overlap between the parts. Two layouts of the weights: every
-node streams all of them, and each node has an equal share of all rows, whose results the nodes exchange.
+No cycle here was simulated with a whole model: what a tile costs is what the modules were seen to take (tests), or what
+a run measured (`Measured`); the clock and the memory's rate are assumed, and the parts do not overlap. Two layouts of
+the weights: every node streams all of them, or each node has an equal share of all rows, whose results they exchange.
 """
 
 import math
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from mcf.errors import UserError
 from mcf.model import ModelShape
-from mcf.model.named import named_shape
 from mcf.rtl.golden.attention import ROWS
 from mcf.rtl.golden.tiles import BEAT_BYTES, NUM_PORTS, SCALE_BEATS, TILE_BEATS
 from mcf.rtl.processor import Processor, layer_work, token_work
@@ -119,16 +118,10 @@ class Rate:
         }
 
 
-def paper_rates() -> list[Rate]:
-    """The paper's decode case, its model on four nodes at 16K tokens, for each layout."""
-    shape = named_shape("qwen2.5-1.5b")
-    return [rate(Case(shape=shape, num_nodes=4, context=16384, layout=layout)) for layout in LAYOUTS]
-
-
 def assumptions(case: Case) -> str:
     """What a rate assumes, in words."""
     return (
-        f"tokens/s are arithmetic over cycles, no run: assumed clock {case.clock_hz / 1e6:g} MHz, assumed memory "
+        f"tokens/s are arithmetic over cycles: assumed clock {case.clock_hz / 1e6:g} MHz, assumed memory "
         f"{case.memory_bytes_s / 1e9:g} GB/s, nothing overlaps; {case.processor.says()}."
     )
 

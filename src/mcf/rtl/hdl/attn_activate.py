@@ -1,6 +1,6 @@
 """The third pass of the attention unit over a tile: products become the activations that weigh V."""
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out
 
@@ -11,7 +11,6 @@ from mcf.rtl.hdl.attn_tile import (
     SHIFT_BITS,
     ActivationStream,
     Weighed,
-    rounded,
     shifted,
     with_carry,
 )
@@ -66,13 +65,14 @@ class AttnActivate(Component):
         m.d.comb += self.released.eq(move & is_last & (valids == 0))
         return m
 
-    def _clipped(self, m: Module, value: Signal) -> Signal:
-        total, out = Signal(PRODUCT_BITS + 1), Signal(ACTIVATION_BITS)
+    def _clipped(self, m: Module, value: Signal) -> Value:
+        """Round a number that is not negative; what has more bits, or gets one more, becomes the largest."""
+        total, is_over = Signal(ACTIVATION_BITS), Signal()
         m.d.comb += [
-            total.eq(rounded(value)),
-            out.eq(total | total[ACTIVATION_BITS:].any().replicate(ACTIVATION_BITS)),
+            total.eq(value[1 : ACTIVATION_BITS + 1] + value[0]),
+            is_over.eq(value[ACTIVATION_BITS + 1 :].any() | value[: ACTIVATION_BITS + 1].all()),
         ]
-        return out
+        return total | is_over.replicate(ACTIVATION_BITS)
 
 
 assert SHIFT_BITS == 5, "shifted by eights and by ones"

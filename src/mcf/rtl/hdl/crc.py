@@ -17,7 +17,6 @@ import numpy as np
 from amaranth.hdl import Cat, Module, Signal, Value
 from amaranth.lib.memory import Memory
 
-LUT_INPUTS = 6
 TABLE_BITS = 8
 MIN_SHARED = 4  # a pair in fewer parities than this stays where it is
 
@@ -93,7 +92,9 @@ def _shared(flips: tuple[int, ...], num_crc_bits: int) -> tuple[Pairs, list[list
 
 
 def parity(terms: list[Value]) -> Value:
-    """The XOR of bits, as a tree: a `Cat` of them, or a mask, compiles and runs slowly in C++ simulation."""
+    """The XOR of bits, as a tree of pairs, which may be cut into LUTs of any size: a `Cat` of the bits, or a mask,
+    compiles and runs slowly in C++ simulation.
+    """
     while len(terms) > 1:
-        terms = [reduce(xor, terms[i : i + LUT_INPUTS]) for i in range(0, len(terms), LUT_INPUTS)]
+        terms = [reduce(xor, terms[i : i + 2]) for i in range(0, len(terms), 2)]
     return terms[0]

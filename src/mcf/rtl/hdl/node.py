@@ -38,15 +38,15 @@ class Linked(Component):
         return m
 
 
-class Node(Linked):
-    """The network half of a node, as the core (hdl.core) but with links."""
+class NetworkHalf(Linked):
+    """The network half of a node: the core (hdl.core) with links."""
 
     def __init__(self, depth: int = DEPTH) -> None:
         super().__init__(Core, PORTS, depth)
 
 
 class WholeNode(Linked):
-    """A node: network half, compute half (hdl.whole) and links."""
+    """A node: both halves (hdl.whole) with links."""
 
     def __init__(self, depth: int = DEPTH) -> None:
         super().__init__(Whole, WHOLE_PORTS, depth)

@@ -52,9 +52,10 @@ class Packetizer(wiring.Component):
 
     def _store(self, m: Module, runs: SyncFIFO, beats: BeatFifo) -> None:
         """Count a run; of one that is too long the first beats are stored and taken back with its last one."""
-        count, enters, fits = Signal(self.lengths), Signal(), Signal()
+        count, enters, fits, has_room = Signal(self.lengths), Signal(), Signal(), Signal()
+        m.d.sync += has_room.eq(beats.level < self.depth - 1)  # a cycle old: a beat may have come since
         m.d.comb += [
-            self.payload.ready.eq(runs.w_rdy & (beats.level != self.depth)),
+            self.payload.ready.eq(runs.w_rdy & has_room),
             enters.eq(self.payload.valid & self.payload.ready),
             fits.eq(count < self.max_beats),
             beats.w_beat.eq(self.payload.payload),

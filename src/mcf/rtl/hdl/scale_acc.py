@@ -101,8 +101,8 @@ class ScaleAcc(Component):
                 *(halfway.eq(stage), halfway.valid.eq(stage.valid & stage.last)),
                 *(fine.eq(coarse >> halfway.shift[:3]), end.eq(halfway)),
             ]
-        rounded = Signal(signed(SUM_BITS + 1))
-        m.d.comb += rounded.eq((fine >> 1) + fine[0])
-        above = rounded[ROW_BITS - 1 :]  # all alike, or the number does not fit
-        limit = Cat((~rounded[-1]).replicate(ROW_BITS - 1), rounded[-1])
-        return Mux(above.all() | ~above.any(), rounded[:ROW_BITS], limit), end
+        kept, carry = fine[1 : ROW_BITS + 1], fine[0]
+        above = fine[ROW_BITS:]  # all alike, or the number does not fit; nor does the largest one with a carry
+        is_over = (above.any() & ~above.all()) | (~above.any() & fine[:ROW_BITS].all())
+        limit = Cat((~fine[-1]).replicate(ROW_BITS - 1), fine[-1])
+        return Mux(is_over, limit, (kept + carry)[:ROW_BITS]), end

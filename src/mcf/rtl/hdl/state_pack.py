@@ -81,15 +81,15 @@ class StatePack(Component):
         is_sum = self.step == Step.SUM
         rows, sums = Signal(_DEPTH), Signal(_DEPTH)
         m.d.sync += [rows.eq(Cat(self.take, rows)), sums.eq(Cat(is_sum, sums))]
-        coarse, fine, total = (Signal(signed(HEAD_BITS + 1), name=name) for name in ("coarse", "fine", "total"))
+        coarse, fine = (Signal(signed(HEAD_BITS + 1), name=name) for name in ("coarse", "fine"))
         value = with_carry(Mux(is_sum, self.head.sum.as_signed(), self.rows.payload))
         number, limit = Signal(signed(NUMBER_BITS)), Signal(signed(NUMBER_BITS), init=LARGEST)
         m.d.sync += [
             coarse.eq(shifted(m, value, self.shift[3:], 8)),
             fine.eq(shifted(m, coarse, self.shift[:3], 1)),
         ]
-        m.d.comb += total.eq(rounded(fine))
-        clipped = Mux(total > limit, limit, Mux(total < -limit, -limit, total))
+        twice = Cat(0, limit).as_signed()  # compared before rounding: `fine` is twice the number, and its carry
+        clipped = Mux(fine > twice, limit, Mux(fine < ~twice, -limit, rounded(fine)[:NUMBER_BITS]))
         m.d.sync += number.eq(clipped)
         with m.If(sums[1]):
             m.d.sync += limit.eq(clipped)

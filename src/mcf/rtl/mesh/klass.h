@@ -3,15 +3,42 @@
 #include <cstring>
 #include <string>
 
+#ifdef MCF_LANES
+#include "cells.h"
+#else
 #include <cxxrtl/cxxrtl.h>
+using cxxrtl::value;
+using cxxrtl::wire;
+constexpr int LANES = 1;
+#endif
 #ifdef MCF_WAVEFORM
 #include <cxxrtl/cxxrtl_vcd.h>
 #endif
 
 #include "mesh.h"
 
+#ifdef MCF_LANES
 template <size_t Bits>
-static inline void load(cxxrtl::value<Bits> &port, const uint32_t *words) {
+static inline void load(value<Bits> &port, int lane, const uint32_t *words) {
+    for (size_t i = 0; i < port.chunks; i++)
+        port.data[i][lane] = words[i] & (i + 1 < port.chunks ? ~0u : low_bits(Bits));
+}
+
+template <size_t Bits>
+static inline void store(const value<Bits> &port, int lane, uint32_t *words) {
+    for (size_t i = 0; i < port.chunks; i++)
+        words[i] = port.data[i][lane];
+}
+
+template <class Top>
+static inline uint32_t clock_cycle(Top &top, uint32_t awake) {
+    uint32_t changed = top.edge(awake);
+    top.outputs();
+    return changed;
+}
+#else
+template <size_t Bits>
+static inline void load(value<Bits> &port, int, const uint32_t *words) {
     for (size_t i = 0; i < port.chunks; i++)
         port.data[i] = words[i];
     if constexpr (Bits % 32 != 0)
@@ -19,31 +46,21 @@ static inline void load(cxxrtl::value<Bits> &port, const uint32_t *words) {
 }
 
 template <size_t Bits>
-static inline void load(cxxrtl::wire<Bits> &port, const uint32_t *words) {
-    load(port.next, words);
+static inline void load(wire<Bits> &port, int lane, const uint32_t *words) {
+    load(port.next, lane, words);
 }
 
 template <size_t Bits>
-static inline void store(const cxxrtl::value<Bits> &port, uint32_t *words) {
+static inline void store(const value<Bits> &port, int, uint32_t *words) {
     for (size_t i = 0; i < port.chunks; i++)
         words[i] = port.data[i];
 }
 
 template <size_t Bits>
-static inline void store(const cxxrtl::wire<Bits> &port, uint32_t *words) {
-    store(port.curr, words);
+static inline void store(const wire<Bits> &port, int lane, uint32_t *words) {
+    store(port.curr, lane, words);
 }
 
-#ifdef MCF_HALVES
-// A rising edge; then only what outputs that are logic on registers need. Nothing of it feeds back into itself.
-template <class Top>
-static inline bool clock_cycle(Top &top) {
-    top.template half<true>();
-    bool changed = top.commit();
-    top.template half<false>();
-    return changed;
-}
-#else
 // `eval` says whether it was enough; where wires feed back into it, it never does: then nothing may change any more.
 template <class Top>
 static inline bool settle(Top &top) {
@@ -58,7 +75,7 @@ static inline bool settle(Top &top) {
 
 // A rising edge, then the falling one: only after that are outputs that are logic on registers up to date.
 template <class Top>
-static inline bool clock_cycle(Top &top) {
+static inline uint32_t clock_cycle(Top &top, uint32_t) {
     top.p_clk.set(true);
     bool changed = settle(top);
     top.p_clk.set(false);

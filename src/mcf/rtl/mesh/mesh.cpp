@@ -3,6 +3,7 @@
 // One cycle: exchange (what every stream offers and takes, from what the modules last put out), transfer (what crosses
 // at this edge), tick (every module). All outputs of a module are functions of its registers, so the order of modules
 // does not matter, and a module whose registers and inputs did not change is not run: nothing in it would change.
+// Instances of one module run side by side where it was compiled so (lanes.h).
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -24,18 +25,34 @@ struct Item {
     Words words;
 };
 
-struct Instance {
+struct Instance;
+
+// Instances of one module that run side by side, as many as it has lanes.
+struct Group {
     const Klass *klass;
     void *top;
+    std::vector<Instance *> members;
+    std::vector<Ends> ends;
+
+    Group(const Klass *k) : klass(k), top(k->make()) {}
+    Group(const Group &) = delete;
+    ~Group() { klass->drop(top); }
+    void tick();
+};
+
+struct Instance {
+    Group *group;
     std::vector<Stream> inputs, outputs;
     std::vector<uint32_t> signals_in, signals_out;
     bool awake = true;
 
-    Instance(const Klass *k)
-        : klass(k), top(k->make()), inputs(k->num_inputs), outputs(k->num_outputs), signals_in(k->num_words_in + 1),
-          signals_out(k->num_words_out + 1) {}
+    Instance(Group *g)
+        : group(g), inputs(g->klass->num_inputs), outputs(g->klass->num_outputs), signals_in(g->klass->num_words_in + 1),
+          signals_out(g->klass->num_words_out + 1) {
+        g->members.push_back(this);
+        g->ends.push_back({inputs.data(), outputs.data(), signals_in.data(), signals_out.data()});
+    }
     Instance(const Instance &) = delete;
-    ~Instance() { klass->drop(top); }
 
     void drive(int port, bool valid, const uint32_t *words) {
         Stream &s = inputs[port];
@@ -53,12 +70,18 @@ struct Instance {
         outputs[port].ready = ready;
         awake = true;
     }
-
-    void tick() {
-        if (awake)
-            awake = klass->tick(top, inputs.data(), outputs.data(), signals_in.data(), signals_out.data());
-    }
 };
+
+void Group::tick() {
+    uint32_t awake = 0;
+    for (size_t lane = 0; lane < members.size(); lane++)
+        awake |= uint32_t(members[lane]->awake) << lane;
+    if (awake == 0)
+        return;
+    awake = klass->tick(top, ends.data(), awake);
+    for (size_t lane = 0; lane < members.size(); lane++)
+        members[lane]->awake = awake >> lane & 1;
+}
 
 // Counts the cycles in which a signal of an instance is high, and leads it to a bit of another's input.
 struct Pulses {
@@ -184,6 +207,7 @@ struct AxiMaster {
 constexpr uint32_t INTERRUPT_DELAY = 8;  // an access that takes the interrupt's reason away shows by then
 
 struct Mesh {
+    std::vector<std::unique_ptr<Group>> groups;
     std::vector<std::unique_ptr<Instance>> instances;
     std::vector<std::unique_ptr<Link>> links;
     std::vector<std::unique_ptr<Source>> sources;
@@ -406,8 +430,8 @@ void Mesh::transfer() {
 void Mesh::step() {
     exchange();
     transfer();
-    for (auto &instance : instances)
-        instance->tick();
+    for (auto &group : groups)
+        group->tick();
     for (auto &p : pulses)
         p.step();
     if (waveform)
@@ -452,10 +476,15 @@ void mesh_free(Mesh *mesh) {
     delete mesh;
 }
 
+// A new instance has seen one edge, with all inputs 0.
 int mesh_instance(Mesh *mesh, const Klass *klass) {
-    mesh->instances.push_back(std::make_unique<Instance>(klass));
-    Instance &it = *mesh->instances.back();
-    it.klass->tick(it.top, it.inputs.data(), it.outputs.data(), it.signals_in.data(), it.signals_out.data());
+    auto has_room = [&](auto &group) { return group->klass == klass && group->members.size() < size_t(klass->lanes); };
+    auto found = std::find_if(mesh->groups.begin(), mesh->groups.end(), has_room);
+    if (found == mesh->groups.end())
+        found = mesh->groups.insert(found, std::make_unique<Group>(klass));
+    Group &group = **found;
+    mesh->instances.push_back(std::make_unique<Instance>(&group));
+    klass->tick(group.top, group.ends.data(), 1u << (group.members.size() - 1));
     return mesh->instances.size() - 1;
 }
 
@@ -645,11 +674,11 @@ int mesh_run(Mesh *mesh, uint64_t limit, int wake) {
 
 int mesh_open_waveform(Mesh *mesh, const int *instances, const char **names, int count) {
     std::vector<void *> tops;
-    mesh->waveform_klass = mesh->instances[instances[0]]->klass;
+    mesh->waveform_klass = mesh->instances[instances[0]]->group->klass;
     if (!mesh->waveform_klass->open_waveform)
         return 0;
     for (int i = 0; i < count; i++)
-        tops.push_back(mesh->instances[instances[i]]->top);
+        tops.push_back(mesh->instances[instances[i]]->group->top);
     mesh->waveform = mesh->waveform_klass->open_waveform(tops.data(), names, count);
     return 1;
 }

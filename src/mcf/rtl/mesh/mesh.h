@@ -11,13 +11,21 @@ struct Stream {
     uint32_t words[STREAM_WORDS];
 };
 
-// A module: `tick` drives its inputs, gives it one rising edge, lets it settle, and reads its outputs. `signals_in` and
-// `signals_out` are the ports that are no streams, one after the other, each on whole words. It returns whether any
-// register changed: if none did and no input changes, the next cycle changes nothing either.
+// Where an instance's ports are: all its streams, then the ports that are no streams, one after the other, each on whole
+// words.
+struct Ends {
+    Stream *inputs, *outputs;
+    uint32_t *signals_in, *signals_out;
+};
+
+// A module. `make` makes as many instances as it has lanes, which run side by side; `tick` takes the instances of `awake`,
+// a bit each: it drives their inputs, gives them one rising edge, lets them settle, and reads their outputs. It returns
+// those of which any register changed: where none did and no input changes, the next cycle changes nothing either.
 struct Klass {
+    int lanes;
     void *(*make)();
     void (*drop)(void *top);
-    int (*tick)(void *top, Stream *inputs, Stream *outputs, const uint32_t *signals_in, uint32_t *signals_out);
+    uint32_t (*tick)(void *top, const Ends *ends, uint32_t awake);
     int num_inputs, num_outputs, num_words_in, num_words_out;
     // Writes a value change dump of an instance: null where the module was compiled without.
     void *(*open_waveform)(void **tops, const char **names, int num_tops);
