@@ -37,7 +37,8 @@ class Calibration:
             f"Measured in simulation of the hardware ({self.num_layers} of {shape.num_layers} layers, random numbers): "
             f"{found.beats_per_cycle:.3f} wide beats a cycle in a product, {found.attention_cycles:,.0f} cycles for a "
             f"layer's attention, {found.merge_cycles:,.0f} for its merge. Arithmetic: all matrices at that rate, all "
-            "layers alike, the exchange of rows where weights are split; the processor's register accesses are counted in its own part."
+            "layers alike, the exchange of rows where weights are split. What the processor "
+            "writes and reads over AXI4-Lite is counted in its own part."
         )
 
     def numbers(self) -> dict[str, Any]:
