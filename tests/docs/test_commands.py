@@ -277,6 +277,7 @@ def attends(text: str) -> "Runner":
     """Run a schedule on whole nodes but for its simulation, for the same reason."""
 
     def run(shop: Workshop, command: str) -> None:
+        from mcf.rtl import board_node
         from mcf.rtl import run as executor
 
         def quick(sched: Any, *tensors: Any, decode_tokens: int, whole: bool, **how: Any) -> Any:
@@ -287,6 +288,7 @@ def attends(text: str) -> "Runner":
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(executor, "run", quick)
+            patch.setattr(board_node, "compile_node", lambda **_: None)
             assert text in shop.mcf(command)
 
     return run

@@ -101,6 +101,11 @@ def test_without_layers_as_many_as_a_minute_has_room_for() -> None:
         (["--decode", "qwen9"], "unknown model 'qwen9'"),
         (["--decode", "llama-3.1-8b"], "GiB of weights, expected at most 3.50 GiB together"),
         (["--decode", "qwen2.5-1.5b", "--nodes", "0"], "got --nodes 0: expected at least 1"),
+        (
+            ["--decode", "qwen2.5-1.5b", "--nodes", "37"],
+            "got --nodes 37: expected width times height of a mesh, each at most 32; for example 32",
+        ),
+        (["--decode", "llama-3.1-8b", "--nodes", "1024"], "choose a smaller model"),
         (["--decode", "qwen2.5-1.5b", "--layers", "0"], "got --layers 0: expected at least 1"),
         (["--decode", "qwen2.5-1.5b", "--layers", "29"], "got 29 layers: expected at most 28"),
         (["--decode", "qwen2.5-1.5b", "--nodes", "1", "--context", "128k"], "expected at most 65535"),

@@ -176,7 +176,7 @@ def plan(
             metavar="PROFILE",
             show_default=False,
             help="Hardware to plan for and to predict the time on: a file of `mcf doctor --measure --save`, one "
-            f"with a table [cluster], or {', '.join(PROFILES)}.",
+            f"with a table \\[cluster], or {', '.join(PROFILES)}.",
         ),
     ] = None,
     save: Annotated[

@@ -15,7 +15,7 @@ app = typer.Typer(help="The compute-NIC in hardware: test it, write its Verilog,
 
 @app.command("test")
 def run_tests(
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out the long checks: minutes instead of 20.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the long checks: 2 minutes instead of 12.")] = False,
     debug: Debug = False,
 ) -> None:
     """Run the hardware's unit, network and formal checks. Exit code 1: one failed."""

@@ -2,7 +2,10 @@
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from mcf.errors import UserError
 
@@ -40,10 +43,31 @@ def check_target(name: str, *, what: str) -> None:
     raise UserError(f"cannot write {what} to {name!r} ({problem}): expected a file in a directory that can be written")
 
 
+@contextmanager
+def appending(name: str, *, what: str) -> Iterator[Callable[[bytes], None]]:
+    """Give a function that writes bytes behind those written before. Raises UserError."""
+    try:
+        with Path(name).expanduser().open("wb") as file:
+            yield lambda piece: _write(file, piece, name, what)
+    except OSError as error:
+        raise _unwritable(name, what, error) from None
+
+
+def _write(file: BinaryIO, piece: bytes, name: str, what: str) -> None:
+    try:
+        file.write(piece)
+    except OSError as error:
+        raise _unwritable(name, what, error) from None
+
+
+def _unwritable(name: str, what: str, error: OSError) -> UserError:
+    why = error.strerror or error
+    return UserError(f"cannot write {what} to {name!r} ({why}): expected a file that can be written")
+
+
 def write_text(name: str, text: str, *, what: str) -> None:
     """Write a UTF-8 text file. Raises UserError."""
     try:
         Path(name).expanduser().write_text(text, encoding="utf-8")
     except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"cannot write {what} to {name!r} ({why}): expected a file that can be written") from None
+        raise _unwritable(name, what, error) from None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
-from mcf.cli.rtl_sim import read_links
+from mcf.cli.rtl_sim import COMPILING, read_links
 from mcf.cli.tables import print_columns
 from mcf.errors import UnknownNameError, UserError
 from mcf.model import SHAPE_NAMES, named_shape
@@ -19,7 +19,7 @@ from mcf.rtl.commands import NUM_PORTS
 from mcf.rtl.decode import DecodeCase
 from mcf.rtl.golden.tiles import BEAT_BYTES
 from mcf.rtl.rates import LAYOUTS, PUBLISHED_TOKENS_S, Case, Rate, assumptions, attention_cycles, rate
-from mcf.rtl.routes import Mesh
+from mcf.rtl.routes import MAX_SIDE, Mesh
 
 if TYPE_CHECKING:
     from mcf.rtl.decode_found import DecodeRun
@@ -46,7 +46,7 @@ def decode_command(
     from mcf.rtl.decode_image import random_source
     from mcf.rtl.decode_run import run_decode
 
-    with told_if_slow("compiling the node for simulation: once, for a minute or more ..."):
+    with told_if_slow(COMPILING):
         compile_node(is_whole=True)
 
     start = time.perf_counter()
@@ -89,6 +89,11 @@ def mesh_of(num_nodes: int) -> Mesh:
     if num_nodes < 1:
         raise UserError(f"got --nodes {num_nodes}: expected at least 1")
     height = max(h for h in range(1, math.isqrt(num_nodes) + 1) if num_nodes % h == 0)
+    if num_nodes // height > MAX_SIDE:
+        raise UserError(
+            f"got --nodes {num_nodes}: expected width times height of a mesh, each at most {MAX_SIDE}; for example "
+            f"{min(num_nodes - 1, MAX_SIDE * MAX_SIDE) // MAX_SIDE * MAX_SIDE}"
+        )
     return Mesh(width=num_nodes // height, height=height)
 
 

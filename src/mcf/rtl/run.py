@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,7 +45,7 @@ def run(
     stall: float = 0.0,
     noise: float = 0.0,
     faults: Sequence[LinkFault | Refusal] = (),
-    waveform: bool = False,
+    waveform: Callable[[bytes], object] | None = None,
     whole: bool = False,
     memory: DdrTiming | None = None,
 ) -> RtlOutcome:
@@ -56,7 +56,8 @@ def run(
     reduction units. Compute takes no time, unless nodes are `whole`: then compute halves attend, out of memories of
     their own (`memory`), states are records, and each is compared with the golden model.
     Links as of `mcf.rtl.links.Links`: `faults` and `noise` damage beats of plain links, whose packets are then
-    dropped, and words of the link layer, which then sends them again.
+    dropped, and words of the link layer, which then sends them again. `waveform` is given a value change dump of the
+    nodes' wires (not of the link layers), piece by piece.
     Raises ScheduleError for what does not fit the hardware, ToolError without a compiler, RunError when a node drops
     something, a link falls silent or the mesh stands still.
     """
@@ -64,14 +65,21 @@ def run(
     tensors = check_tensors(program, q=q, k=k, v=v)
     timing = (memory or DdrTiming()) if whole else None
     low = lower(schedule, mesh) if timing is None else lower_whole(schedule, mesh, memory_bytes=timing.size_bytes)
+    is_recording = waveform is not None
     board = Board(
-        mesh, links=links, latency=latency, stall=stall, noise=noise, faults=faults, waveform=waveform, memory=timing
+        mesh,
+        links=links,
+        latency=latency,
+        stall=stall,
+        noise=noise,
+        faults=faults,
+        waveform=is_recording,
+        memory=timing,
     )
     start = time.perf_counter()
     try:
-        out = Run(program, board, low, tensors).run()
-        wall_s = time.perf_counter() - start
-        return replace(out, wall_s=wall_s, waveform=board.take_waveform() if waveform else b"")
+        out = Run(program, board, low, tensors, waveform).run()
+        return replace(out, wall_s=time.perf_counter() - start)
     finally:
         board.close()
 
@@ -79,10 +87,17 @@ def run(
 class Run:
     """One run: progress of every row, sends under way, outputs and trace."""
 
-    def __init__(self, program: Program, board: Board, low: Lowered, tensors: tuple[Array, ...]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        board: Board,
+        low: Lowered,
+        tensors: tuple[Array, ...],
+        waveform: Callable[[bytes], object] | None = None,
+    ) -> None:
         sched = program.sched
         self.sched, self.board, self.low = sched, board, low
-        self.program, self.tensors = program, tensors
+        self.program, self.tensors, self.waveform = program, tensors, waveform
         self.integers = Integers(sched.meta, tensors) if low.is_whole else None
         self.progress = Progress(program)
         self.num_started = [0] * len(self.program.rows)
@@ -110,11 +125,17 @@ class Run:
             if not self._unfinished():
                 break
             moving = self.board.run()
+            self._record()
             if not (done + self._take_in() or moving):
                 self._stuck()
         cycles = self.board.cycle  # software reads the counters afterwards
         self.board.check_drops()
+        self._record()
         return self._outcome(cycles)
+
+    def _record(self) -> None:
+        if self.waveform is not None and (text := self.board.take_waveform()):
+            self.waveform(text)
 
     def _start_rows(self) -> int:
         total, done = 0, 1
