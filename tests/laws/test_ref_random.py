@@ -168,3 +168,28 @@ def uses(sched: Schedule, row: int, recv: int) -> bool:
 def test_random_schedules_move_every_payload(payload: int) -> None:
     s = random_schedule(Recipe(num_nodes=4, seed=1)).steps
     assert ((s["kind"] == SEND) & (s["payload"] == payload) & (s["stage"] == PREFILL)).any()
+
+
+def test_trees_whose_relays_wait_for_each_other_are_refused() -> None:
+    """Each node's second stream waits for the slot of its first, and each first comes through the other node."""
+    shape = {
+        "num_nodes": 4,
+        "prompt_tokens": 17,
+        "chunk_tokens": 7,
+        "num_layers": 2,
+        "num_kv_heads": 2,
+        "group_heads": 1,
+    }
+    drawn = {
+        "head_dim": 2,
+        "page_tokens": 4,
+        "stream_slots": 2,
+        "topology": "mesh",
+        "head_cuts": (0, 1, 2),
+        "even": True,
+    }
+    how = {"max_new_tokens": 0, "hand_over": True, "multicast": True, "relay_late": True, "seed": 143658}
+    sched = random_schedule(Recipe(**shape, **drawn, **how))
+    with pytest.raises(LawError, match="wait for one another for ever") as caught:
+        verify(sched)
+    assert caught.value.law == "V6"

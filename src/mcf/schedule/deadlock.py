@@ -57,6 +57,7 @@ def _edges(sched: Schedule, pairs: tuple[Array, Array]) -> tuple[Array, Array]:
     parts.append(_query_edges(sched, keys))
     parts.append(_produce_edges(sched, keys))
     parts.append(_reuse_edges(sched, keys, pairs))
+    parts.append(_relay_edges(sched))
     return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
 
 
@@ -108,6 +109,23 @@ def _reuse_edges(sched: Schedule, keys: Array, pairs: tuple[Array, Array]) -> tu
     users, nxt = users[inside], recvs[nxt[inside]]
     near = keys[users] == keys[nxt]
     return users[near] + num, nxt[near]
+
+
+def _relay_edges(sched: Schedule) -> tuple[Array, Array]:
+    """A tree hands a copy on from node to node: who stands behind a relay receives after it has."""
+    s, num, span = sched.steps, len(sched.steps), sched.meta.num_nodes
+    above = np.full((len(sched.routes) + 1, span), -1)  # [route, node] the node that hands it on; the last: no tree
+    for route, edges in enumerate(sched.routes):
+        for a, b in edges:
+            above[route, b] = a
+    recvs = np.flatnonzero(s["kind"] == RECV)
+    sends = s["ref"][recvs].astype(np.int64)
+    relays = above[np.where(s["dst"][sends] < 0, s["route"][sends], -1), s["node"][recvs]]
+    behind = (relays >= 0) & (relays != s["node"][sends])
+    have = sends * span + s["node"][recvs]
+    order = np.argsort(have, kind="stable")
+    at = np.searchsorted(have[order], (sends * span + relays)[behind])
+    return recvs[order][at] + num, recvs[behind] + num
 
 
 def stuck_rows(sched: Schedule, pairs: tuple[Array, Array]) -> Array:
