@@ -124,7 +124,7 @@ def test_a_mesh_runs_the_same_cycles_one_instance_at_a_time(kind: LinkKind) -> N
     simulated = partial(run, sched, *random_qkv(sched.meta, decode_tokens=1), decode_tokens=1, mesh=nodes, links=kind)
     dump: list[bytes] = []
     beside, alone = simulated(), simulated(waveform=dump.append)
-    assert sum(map(len, dump)) > 0
+    assert len(dump) > 1  # as it grows
     assert beside.cycles == alone.cycles
     assert beside.links == alone.links
     assert beside.merged == alone.merged

@@ -49,13 +49,7 @@ def arrived(board: Board, node: int) -> list[list[int]]:
     """Run until nothing moves; the packets that reached a node, as words of 128 bits."""
     while board.run():
         pass
-    return [
-        [
-            packet.header,
-            *(int.from_bytes(packet.payload[i : i + 16], "little") for i in range(0, len(packet.payload), 16)),
-        ]
-        for packet in board.packets(node)
-    ]
+    return [[packet.header, *packet.beats] for packet in board.packets(node)]
 
 
 def shard(node: int) -> tuple[Image, list[int]]:

@@ -15,12 +15,10 @@ from mcf.errors import RunError
 from mcf.rtl.board import Board, Packet
 from mcf.rtl.descriptor import STATE_BIT, pack_descriptor
 from mcf.rtl.golden.state import EMPTY_EXPONENT, BlockState, from_beats
-from mcf.rtl.merges import OUT_BEATS
+from mcf.rtl.merges import RECORD_BEATS
 from mcf.rtl.rows import Batch
-from mcf.schedule.packets import BEAT_BYTES
 from mcf.schedule.wire import FIELDS, Flags, Op
 
-RECORD_BEATS = 1 + OUT_BEATS
 MOST_FLIGHTS = 2  # as batches have slots for; their commands fit the ring
 NEXT_RECORD = 1 << STATE_BIT  # the address of whichever record leaves next
 Key = tuple[int, int]  # row, tick
@@ -121,8 +119,7 @@ class Attending:
         flight = self.flights[0] if self.flights else None
         if flight is None or (header["block"], header["tag"]) != (flight.number, len(flight.found)):
             raise RunError(f"node {self.node} received a packet that it had not asked for: {header}")
-        ends = range(0, len(packet.payload), BEAT_BYTES)
-        flight.found.append([int.from_bytes(packet.payload[i : i + BEAT_BYTES], "little") for i in ends])
+        flight.found.append(packet.beats)
         if len(flight.found) < len(flight.batch.records):
             return
         self.flights.popleft()

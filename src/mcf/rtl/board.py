@@ -14,6 +14,7 @@ from mcf.errors import RunError
 from mcf.rtl.board_node import compile_node, node_on, whole_runs
 from mcf.rtl.driver import Program, read_counters, read_errors, read_register, start, write_tables
 from mcf.rtl.faults import LinkFault, LinkKind, Refusal
+from mcf.rtl.golden.dma import beats_of
 from mcf.rtl.kv_ops import KvCode
 from mcf.rtl.links import LAST_BIT, Links, LinkUse
 from mcf.rtl.mesh.ddr import DdrTiming
@@ -40,6 +41,11 @@ class Packet(NamedTuple):
     cycle: int
     header: int
     payload: bytes
+
+    @property
+    def beats(self) -> list[int]:
+        """The payload as numbers of 128 bits."""
+        return beats_of(self.payload)
 
 
 class Board:

@@ -24,6 +24,7 @@ NUM_SLOTS = 16  # query heads whose scales are kept and that can be attended at 
 SLOTS_PER_BEAT = 4  # a slot's scales take two numbers of 16 bits: q_scale, shift
 ROW_BEATS = 32  # of 128 rows of 32 bits
 GROUP_PLACES = GROUP // PER_PLACE
+RECORD_ROOM = 512  # beats of states that no packet has taken: more than those of all slots
 
 
 class ComputeOp(IntEnum):

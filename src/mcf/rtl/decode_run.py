@@ -25,7 +25,6 @@ from mcf.rtl.faults import LinkKind
 from mcf.rtl.golden.compute import ComputeModel
 from mcf.rtl.golden.decode import outputs
 from mcf.rtl.golden.state import from_beats
-from mcf.rtl.golden.tiles import BEAT_BYTES
 from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.order import check_order
 from mcf.rtl.product import random_product
@@ -157,8 +156,7 @@ class _Bench:
             header = unpack(packet.header)
             if header["op"] != Op.REDUCE_RESULT:
                 raise RunError(f"node {node} received a packet that nobody sent: {header}")
-            beats = [packet.payload[i : i + BEAT_BYTES] for i in range(0, len(packet.payload), BEAT_BYTES)]
-            results[header["block"]] = [int.from_bytes(beat, "little") for beat in beats]
+            results[header["block"]] = packet.beats
             yield packet.cycle
 
     def _outputs(self, heads: list[HeadNumbers], results: dict[int, list[int]]) -> NDArray[np.float64]:

@@ -13,12 +13,10 @@ from mcf.rtl.entry import Entry, Port
 from mcf.rtl.golden.reduce import Setup
 from mcf.rtl.headers import STATE_TO_MERGE
 from mcf.rtl.lower import NUM_EPOCHS
-from mcf.rtl.merges import OUT_BEATS
+from mcf.rtl.merges import RECORD_BEATS
 from mcf.rtl.registers import NUM_SLOTS
 from mcf.rtl.routes import Mesh, Tables, gather, spread
 from mcf.schedule.wire import Collective, Op, pack
-
-RECORD_BEATS = 1 + OUT_BEATS
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,7 +6,7 @@ from itertools import accumulate
 from mcf.rtl.descriptor import FIELDS as DESCRIPTOR
 from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.lower import Lowered, Message
-from mcf.rtl.merges import OUT_BEATS
+from mcf.rtl.merges import RECORD_BEATS
 from mcf.schedule.packets import BEAT_BYTES, SEGMENT_BEATS, STAGES, op_of
 from mcf.schedule.wire import Collective, Flags, Op, ReduceOp, Stage
 
@@ -17,7 +17,7 @@ STATE_TO_MERGE: Mapping[str, int] = {
     "collective": Collective.REDUCE,
     "reduce_op": ReduceOp.MERGE,
     "flags": Flags.LAST,
-    "len": 1 + OUT_BEATS,
+    "len": RECORD_BEATS,
 }
 
 

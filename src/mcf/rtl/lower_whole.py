@@ -8,7 +8,7 @@ from mcf.rtl.commands import NUM_SLOTS
 from mcf.rtl.embed import own_route
 from mcf.rtl.golden.attention import MAX_TOKENS
 from mcf.rtl.lower import Lowered, Message, lower
-from mcf.rtl.merges import OUT_BEATS
+from mcf.rtl.merges import RECORD_BEATS
 from mcf.rtl.pages import HEAD_DIM, PAGE_BYTES, SCALE_BYTES, PageMap
 from mcf.rtl.routes import Mesh, spread
 from mcf.rtl.rows import room_for
@@ -18,7 +18,7 @@ from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import ATTEND, DECODE, KV, MERGE, SEND, STATE
 
 GIB = 1 << 30
-RECORD_BYTES = (1 + OUT_BEATS) * BEAT_BYTES
+RECORD_BYTES = RECORD_BEATS * BEAT_BYTES
 ROWS_AT_WORK = 4  # whose tiles may be in memory at a time
 
 

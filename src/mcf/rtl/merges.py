@@ -10,6 +10,7 @@ from mcf.schedule.schedule import Schedule
 from mcf.schedule.steps import ATTEND, DECODE, KIND_NAMES, MERGE, RECV
 
 OUT_BEATS = 16  # of a state in the reduction unit: a head size of at most 128
+RECORD_BEATS = 1 + OUT_BEATS  # of a state in a packet or in memory: sum, exponent and child before its outputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mcf.errors import ScheduleError
-from mcf.rtl.commands import GROUP_PLACES, SLOTS_PER_BEAT, ComputeOp, unpack_command
+from mcf.rtl.commands import GROUP_PLACES, RECORD_ROOM, SLOTS_PER_BEAT, ComputeOp, unpack_command
 from mcf.rtl.descriptor import STATE_BIT, unpack_descriptor
 from mcf.rtl.golden.events import MOST_PENDING
+from mcf.rtl.merges import RECORD_BEATS
 
-RECORDS = 30  # that a node keeps until packets take them
+RECORDS = RECORD_ROOM // RECORD_BEATS  # that a node keeps until packets take them
 PLACES, SLOTS = "places", "slots"
 
 

@@ -24,7 +24,7 @@ from mcf.rtl.golden.state import to_beats
 from mcf.rtl.golden.tiles import BEAT_BYTES
 from mcf.rtl.hdl.compute import Compute
 from mcf.rtl.links import LAST_BIT
-from mcf.rtl.merges import OUT_BEATS
+from mcf.rtl.merges import OUT_BEATS, RECORD_BEATS
 from mcf.rtl.mesh.ddr import DdrTiming
 from mcf.rtl.mesh.library import Stop
 from mcf.rtl.prefill import (
@@ -45,7 +45,7 @@ Ints = NDArray[np.int64]
 DONE, ORIGIN = 1, 0
 WEIGHT_POWER, INPUT_MAX = 20, 127  # a weight is int4 * scale / 2^20
 ROPE_BASE = 10_000.0
-RECORD_WORDS, COMMAND_WORDS, RECORD_BEATS = 5, 8, 1 + OUT_BEATS
+RECORD_WORDS, COMMAND_WORDS = 5, 8
 PATIENCE = 10_000_000  # cycles
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from mcf.rtl.descriptor import pack_descriptor
 from mcf.rtl.headers import descriptors, header_of, state_header
 from mcf.rtl.kv_ops import KvOp
-from mcf.rtl.merges import OUT_BEATS
+from mcf.rtl.merges import RECORD_BEATS
 from mcf.schedule.program import Instance
 from mcf.schedule.steps import KV, STATE, Step
 
@@ -65,7 +65,7 @@ class Sending:
         addresses = compute.put_state(source, tick, child)
         headers = [state_header(self.low, row, tick=tick, q_head=head, to=to) for head in range(len(addresses))]
         words = [
-            pack_descriptor(header, address=address, beats=1 + OUT_BEATS)
+            pack_descriptor(header, address=address, beats=RECORD_BEATS)
             for header, address in zip(headers, addresses, strict=True)
         ]
         self.run.board.post(self.number, words)

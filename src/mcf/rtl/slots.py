@@ -10,7 +10,6 @@ from mcf.rtl.board import Packet
 from mcf.rtl.golden.state import BlockState, from_beats, num_payload_beats
 from mcf.rtl.headers import result_header
 from mcf.rtl.registers import NUM_SLOTS
-from mcf.schedule.packets import BEAT_BYTES
 from mcf.schedule.steps import RECV
 from mcf.schedule.wire import pack
 
@@ -71,9 +70,7 @@ class Slots:
 
     def receive(self, header: dict[str, int], packet: Packet) -> None:
         """Take in the result of one query head; with the last one the states that were merged have arrived."""
-        beats = [
-            int.from_bytes(packet.payload[i : i + 16], "little") for i in range(0, len(packet.payload), BEAT_BYTES)
-        ]
+        beats = packet.beats
         head_dim = self.low.sched.meta.head_dim
         assert len(beats) >= num_payload_beats(head_dim)
         tick = self.tags[header["tag"], header["layer"]].popleft()

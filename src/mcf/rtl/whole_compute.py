@@ -11,6 +11,7 @@ import numpy as np
 from mcf.attn import PartialState
 from mcf.rtl.attending import NEXT_RECORD, Attending, Key, RowWork, no_blocks, put_block
 from mcf.rtl.board import Board, Packet
+from mcf.rtl.golden.dma import beats_of
 from mcf.rtl.golden.state import BlockState, decode, encode, from_beats
 from mcf.rtl.holding import Cell, Holding, only, padded, record_bytes
 from mcf.rtl.integers import Integers, pack_queries, rounded, unpack_queries
@@ -20,7 +21,6 @@ from mcf.rtl.number import Array, from_wire, to_wire
 from mcf.rtl.page_store import PageStore
 from mcf.rtl.pages import PageMap
 from mcf.rtl.rows import Batch, RowHead, room_for
-from mcf.schedule.packets import BEAT_BYTES
 from mcf.schedule.program import Program
 from mcf.schedule.steps import KV, QUERY, Step
 
@@ -234,5 +234,4 @@ class WholeCompute(Holding):
 
 def block_of(record: bytes, head_dim: int) -> BlockState:
     """Read a record's bytes."""
-    ends = range(0, len(record), BEAT_BYTES)
-    return from_beats([int.from_bytes(record[i : i + BEAT_BYTES], "little") for i in ends], head_dim)[0]
+    return from_beats(beats_of(record), head_dim)[0]

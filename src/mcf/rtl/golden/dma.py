@@ -16,8 +16,13 @@ def bursts(address: int, beats: int) -> Iterator[tuple[int, int]]:
 
 def read(image: bytes | bytearray, requests: Iterable[tuple[int, int]]) -> list[int]:
     """Return the beats of requests (address, beats), one after the other, as numbers of 128 bits."""
-    places = [address + BEAT_BYTES * i for address, beats in requests for i in range(beats)]
-    return [int.from_bytes(image[place : place + BEAT_BYTES], "little") for place in places]
+    runs = (image[address : address + BEAT_BYTES * beats] for address, beats in requests)
+    return [beat for run in runs for beat in beats_of(run)]
+
+
+def beats_of(data: bytes | bytearray) -> list[int]:
+    """Cut bytes into beats, as numbers of 128 bits."""
+    return [int.from_bytes(data[at : at + BEAT_BYTES], "little") for at in range(0, len(data), BEAT_BYTES)]
 
 
 def write(image: bytearray, requests: Iterable[tuple[int, int]], beats: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ from amaranth.hdl import Module
 from amaranth.lib import stream
 from amaranth.lib.wiring import Component, In, Out, connect, flipped
 
-from mcf.rtl.commands import NUM_PORTS
+from mcf.rtl.commands import NUM_PORTS, RECORD_ROOM
 from mcf.rtl.hdl.axi import AxiRead, AxiWrite
 from mcf.rtl.hdl.beat import Beat, BeatStream
 from mcf.rtl.hdl.compute import Compute
@@ -18,7 +18,6 @@ from mcf.rtl.hdl.payload import Payload
 INNER = ("fetch", "payload", "sets", "commands", "compute_waits", "computing", "memory_failed")
 OUTER = {name: member for name, member in PORTS.items() if name not in INNER}
 MEMORY = {"reads": Out(AxiRead).array(NUM_PORTS + 1), "write": Out(AxiWrite)}
-RECORD_BEATS = 512  # of states that no packet has taken: more than those of all heads that attend at a time
 WHOLE_PORTS = {**OUTER, **MEMORY}  # beside the links to the neighbours
 
 
@@ -42,9 +41,9 @@ class Whole(Component):
         m = Module()
         m.submodules.core, m.submodules.compute = core, compute = Core(), Compute()
         m.submodules.payload, m.submodules.reader = payload, reader = Payload(), DmaPingPong()
-        m.submodules.records = records = BeatFifo(RECORD_BEATS)
+        m.submodules.records = records = BeatFifo(RECORD_ROOM)
         m.d.comb += [
-            *(compute.states.ready.eq(records.level != RECORD_BEATS), records.w_beat.eq(compute.states.payload)),
+            *(compute.states.ready.eq(records.level != RECORD_ROOM), records.w_beat.eq(compute.states.payload)),
             records.w_en.eq(compute.states.valid & compute.states.ready),
         ]
         if self.watched:
