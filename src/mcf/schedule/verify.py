@@ -103,14 +103,20 @@ def verify(sched: Schedule) -> Report:
 
 
 def _why_stuck(sched: Schedule, stuck: Array) -> str:
-    """The usual reason: relays pass KV on when they attend it, in orders that close a circle."""
+    """The usual reason: relays pass KV on, as sends or in a tree, in orders that close a circle."""
     s = sched.steps[stuck]
-    forwards = (s["kind"] == SEND) & (s["payload"] == KV) & ((s["m_hi"] <= s["node"]) | (s["m_lo"] > s["node"]))
-    if not forwards.any():
-        return ""
-    return (
-        f"; {int(forwards.sum())} of them pass on KV that their node must receive first, each behind other such sends: "
-        "write each hop in the policy, as `gather` does"
+    sends = s["kind"] == SEND
+    forwards = sends & (s["payload"] == KV) & ((s["m_hi"] <= s["node"]) | (s["m_lo"] > s["node"]))
+    cure = "write each hop in the policy, as `gather` does"
+    if forwards.any():
+        return (
+            f"; {int(forwards.sum())} of them pass on KV that their node must receive first, each behind other such "
+            f"sends: {cure}"
+        )
+    trees = s[sends & (s["dst"] < 0)][["node", "route"]].tolist()
+    relayed = sum(any(a != root for a, _ in sched.routes[route]) for root, route in trees)
+    return f"; {relayed} of them are multicasts whose relays must receive first, each behind others: {cure}" * (
+        relayed > 0
     )
 
 
